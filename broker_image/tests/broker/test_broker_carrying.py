@@ -399,3 +399,65 @@ def new_copies(harness: Harness, first: int, due_ms: dict[str, int]) -> list[str
         assert record.store_timestamp_ms >= due_ms[unique], "early"
         found.append(unique)
     return found
+
+
+# Changed messages.
+
+
+def change(harness: Harness, action: str, unique: str, **more: str) -> None:
+    properties = {"UNIQ_KEY": "change", "DELAY_ACTION": action, "TIMER_DEL_UNIQKEY": unique, **more}
+    answer = response_of(harness.send("Orders", b"", properties))
+    assert answer.code == 0, answer.remark
+
+
+@pytest.mark.parametrize("has_snapshot", [True, False])
+def test_moved_message_is_carried_with_its_new_due_time_and_found_afterwards(
+    harness: Harness, disk: Disk, has_snapshot: bool
+) -> None:
+    start_ms = harness.clock()
+    for unique in ("later", "earlier", "level", "cancelled", "still"):
+        if unique == "level":
+            send_level(harness, unique, 3)
+        else:
+            send(harness, unique, start_ms + 20 * DAY_MS, DELAY_KEY=unique)
+    change(harness, "move", "later", TIMER_DELIVER_MS=str(start_ms + 30 * DAY_MS))
+    change(harness, "move", "earlier", TIMER_DELIVER_MS=str(start_ms + 9 * DAY_MS))
+    change(harness, "move", "level", TIMER_DELIVER_MS=str(start_ms + 25 * DAY_MS))
+    change(harness, "cancel", "cancelled")
+    note_times(harness, disk)
+    fill(harness, 3)
+    harness.clock.advance(4 * DAY_MS)
+    carry(harness, 20)
+    clean(harness)
+    assert harness.broker.store.min_offset >= SEGMENT_BYTES, "records and marks are deleted"
+    assert harness.broker.delivery.carrier.carried_messages == 4
+    if has_snapshot:
+        harness.restart()
+    else:
+        harness.broker.store.abandon()
+        (Path(harness.config.store_path_root_dir) / "delaymq/snapshot.json").unlink(missing_ok=True)
+        harness.broker = open_broker(harness.config, harness.clock)
+    assert harness.broker.delivery.pending_total() == 4
+    change(harness, "cancel", "still")
+    for day, expected in ((8, []), (9, ["earlier"]), (24, []), (25, ["level"]), (29, []), (30, ["later"])):
+        before = delivered(harness)
+        harness.clock.now_ms = start_ms + day * DAY_MS
+        deliver(harness)
+        assert delivered(harness)[len(before) :] == expected, day
+
+
+def test_unreadable_record_of_a_moved_message_is_given_up(harness: Harness, disk: Disk) -> None:
+    send(harness, "lost", harness.clock() + 30 * DAY_MS)
+    change(harness, "move", "lost", TIMER_DELAY_SEC=str(20 * 86_400))
+    note_times(harness, disk)
+    fill(harness, 2)
+    harness.flush()
+    path = Path(harness.config.store_path_root_dir, "commitlog", f"{0:020d}")
+    data = bytearray(path.read_bytes())
+    data[120] ^= 1
+    path.write_bytes(data)
+    harness.clock.advance(4 * DAY_MS)
+    carry(harness, 5)
+    clean(harness)
+    assert harness.broker.store.min_offset >= SEGMENT_BYTES
+    assert (harness.broker.delivery.pending_total(), harness.broker.delivery.counters.corrupt) == (0, 1)

@@ -132,7 +132,7 @@ def test_format_version_and_timer_topic_come_with_the_first_timed_message(harnes
 
 
 def test_version_that_cannot_be_raised_rejects_the_message(harness: Harness) -> None:
-    def fail() -> None:
+    def fail(version: int) -> None:
         raise StoreFullError("no space for state.json")
 
     harness.broker.store.raise_format_version = fail

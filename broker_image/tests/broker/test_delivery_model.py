@@ -2,194 +2,36 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from dataclasses import dataclass
+from dataclasses import replace
 from random import Random
 from typing import Any
 
 import pytest
-from delaymq.broker.delivery import hand_over, recovery
+from delaymq.broker.delivery import Delivery, hand_over, recovery
+from delaymq.broker.delivery.changes import changes, fates, lookup
+from delaymq.broker.delivery.changes.changes import Changed, Changes, moved_record
+from delaymq.broker.delivery.changes.lookup import Found, Lookup, stated_by
 from delaymq.broker.delivery.copies import copy_of, timed_copy_of
 from delaymq.broker.delivery.level_entries import add_entries
 from delaymq.broker.delivery.timed import carrying, replay
 from delaymq.broker.delivery.timed.carrying import carried_level_record, carried_record
-from delaymq.message.levels import DelayLevels, level_of_queue
-from delaymq.message.marks import parse_due
-from delaymq.message.names import SCHEDULE_TOPIC
+from delaymq.message.names import TIMER_TOPIC
 from delaymq.message.record import Record
-from delaymq.message.timed_marks import first_due
+from delaymq.message.timed_marks import TimedDue, first_due
 from delaymq.schedule import Entry
-from delaymq.schedule.timeline import TIMELINE_QUEUE, PacedTimeline, Pending, Timeline, entries, state, timeline
-from delaymq.store.errors import RecordTooLargeError, StoreFullError
-from delaymq.store.model import NewRecord
-from delaymq_testing.broker.delivery_harness import START_MS, Bench, Settings
+from delaymq.schedule.timeline import PacedTimeline, Pending, Timeline, entries, state, timeline
+from delaymq.schedule.timeline.rebuilding import Rebuilding
+from delaymq.store.errors import StoreFullError
+from delaymq.store.index import key_index
+from delaymq.store.model import Dispatched, NewRecord
+from delaymq_testing.broker.delivery_harness import START_MS, Bench
+from delaymq_testing.broker.delivery_life import Life
 from delaymq_testing.repetitions import FUZZ_INPUTS, SEED
 
-TABLES = ["1s 5s 10s", "1s", "3s 2s 1s 4s", "20s 1s", "1s 1s 1s"]
 STEPS_A_RUN = 150
-RUNS = range(max(FUZZ_INPUTS // 600, 1))
-"""By default, 33 runs of 150 steps; `make test-long-fuzz` performs 225,000 steps."""
+RUNS = range(max(FUZZ_INPUTS // 400, 1))
+"""By default, 50 runs of 150 steps; `make test-long-fuzz` performs 337,500 steps."""
 MAX_RUNS_UNTIL_FOUND = 60
-
-
-@dataclass
-class Sent:
-    """What the model knows about one message."""
-
-    level: int
-    """Queue of the schedule topic, or TIMELINE_QUEUE."""
-    due_ms: int
-    end: int
-    """Of its record in the log."""
-
-
-class Life:
-    """One store, driven at random; `sent` are the messages that the log must still know."""
-
-    def __init__(self, seed: int) -> None:
-        self.random = Random(seed)
-        self.bench = Bench(TABLES[0], Settings(flush_delay_offset_interval=500))
-        self.sent: dict[str, Sent] = {}
-        self.next_body = 0
-
-    def step(self) -> None:
-        choice = self.random.randrange(100)
-        if choice < 25:
-            self.send()
-        elif choice < 45:
-            self.send_timed()
-        elif choice < 70:
-            self.hand_over()
-        elif choice < 78:
-            self.bench.store.flush()
-        elif choice < 84:
-            self.bench.save()
-        elif choice < 87:
-            self.bench.take_snapshot()
-        elif choice < 88:
-            self.carry()
-        elif choice < 90:
-            self.bench.levels = DelayLevels.parse(self.random.choice(TABLES))
-            self.bench.delivery.set_levels(self.bench.levels)
-        elif choice < 91:
-            self.change_policy()
-        elif choice < 92:
-            self.bench.now_ms -= self.random.randrange(3_000)
-        elif choice < 94:
-            self.spoil_offsets()
-        else:
-            self.restart()
-
-    def send(self) -> None:
-        body = f"m{self.next_body}"
-        self.next_body += 1
-        level = self.random.randrange(1, 5)
-        appended = self.bench.send(body, level, properties={"UNIQ_KEY": f"key{self.random.randrange(1_000_000)}"})
-        record = self.bench.store.record_at(appended.physical_offset)
-        assert record is not None
-        due_ms = parse_due(record.properties["__DMQ_DUE"], record.queue_id, record.queue_offset)
-        assert due_ms is not None
-        self.sent[body] = Sent(record.queue_id, due_ms, len(self.bench.store.log))
-
-    def send_timed(self) -> None:
-        body = f"m{self.next_body}"
-        self.next_body += 1
-        due_ms = self.bench.now_ms + self.random.choice([1, 700, 5_000, 5_000, 20_000, 90_000])
-        topic = self.random.choice(["orders", "invoices"])
-        self.bench.send_timed(body, due_ms, topic=topic, account=self.random.choice(["", "ann"]))
-        self.sent[body] = Sent(TIMELINE_QUEUE, due_ms, len(self.bench.store.log))
-        for _ in range(self.random.randrange(3)):
-            self.bench.delivery.maintain()
-
-    def carry(self) -> None:
-        self.bench.store.expired_end = self.random.choice([self.bench.store.flushed_offset, len(self.bench.store.log)])
-        for _ in range(self.random.randrange(30)):
-            self.bench.delivery.carry(self.bench.now_ms)
-            self.bench.now_ms += 1
-
-    def change_policy(self) -> None:
-        """Pauses, resumes, or spreads what is overdue."""
-        control = self.bench.delivery.control
-        choice = self.random.randrange(3)
-        if choice == 0:
-            control.pause()
-        elif choice == 1:
-            control.resume()
-        else:
-            self.bench.now_ms += 20_000
-            control.spread(5_000)
-
-    def hand_over(self) -> None:
-        wakeup_ms = self.bench.delivery.next_wakeup_ms()
-        if wakeup_ms is not None and self.random.random() < 0.7:
-            self.bench.now_ms = max(self.bench.now_ms, wakeup_ms + self.random.choice([0, 0, 1, 700, 30_000]))
-        else:
-            self.bench.now_ms += self.random.randrange(800)
-        kind = self.random.randrange(8)
-        if kind == 0:
-            self.bench.store.refuse = lambda message: StoreFullError("full") if self.random.random() < 0.4 else None
-        elif kind == 1:
-            self.bench.store.refuse = self.refuse_some
-        elif kind == 2:
-            self.bench.store.fail_after = lambda message: OSError("after") if self.random.random() < 0.5 else None
-        handed_over = self.bench.hand_over(self.random.choice([1, 2, 7, 1_000]))
-        for body in handed_over:
-            assert self.sent[body].due_ms <= self.bench.now_ms, "early"
-        self.bench.store.refuse = self.bench.store.fail_after = lambda message: None
-
-    def refuse_some(self, message: NewRecord) -> Exception | None:
-        return RecordTooLargeError("too large") if message.body.endswith((b"3", b"7")) else None
-
-    def spoil_offsets(self) -> None:
-        content = self.random.choice([None, b"", b"{", b'{"offsetTable":{"1":99999}}', b'{"offsetTable":{}}'])
-        self.bench.files.clear()
-        if content is not None:
-            self.bench.files["delayOffset.json"] = content
-
-    def restart(self) -> None:
-        kind = self.random.randrange(4)
-        if kind == 0:
-            self.bench.stop()
-        elif kind == 1:
-            self.bench.lose_power()
-            self.sent = {body: sent for body, sent in self.sent.items() if sent.end <= len(self.bench.log)}
-        else:
-            self.bench.kill()
-        if self.random.random() < 0.3:
-            self.bench.snapshot = None
-        self.damage_index()
-        self.bench.start()
-
-    def damage_index(self) -> None:
-        """Loses or damages a file of the timeline's index."""
-        files = self.bench.timeline_files
-        if files.names() and self.random.random() < 0.2:
-            name = self.random.choice(files.names())
-            if self.random.random() < 0.5:
-                files.remove(name)
-            elif size := len(files.read(name) or b""):
-                files.damage(name, self.random.randrange(size))
-
-    def check(self) -> None:
-        counts = Counter(self.bench.delivered())
-        assert all(count == 1 for count in counts.values()), "delivered twice"
-        assert set(counts) <= set(self.sent)
-        pending = {body for body in self.sent if body not in counts}
-        assert self.bench.delivery.pending_total() == len(pending), "lost"
-        by_queue = Counter(self.sent[body].level for body in pending)
-        partitions = self.bench.delivery.timeline.partitions
-        for queue_id in range(TIMELINE_QUEUE, 4):
-            assert partitions.of_level(level_of_queue(queue_id)).messages == by_queue[queue_id]
-        for queue_id, queue in self.bench.delivery._queues.items():
-            _, end = self.bench.store.queue_bounds(SCHEDULE_TOPIC, queue_id)
-            assert end - queue.settled.low - queue.settled.above.count == by_queue[queue_id]
-        retried = {entry[2] for entry in self.bench.delivery._hand_over.retries.entries()}
-        policy = self.bench.delivery.control.policy
-        if not retried and policy is None and self.bench.delivery._hand_over._paused_until_ms == 0:
-            expected = min((self.sent[body].due_ms for body in pending), default=None)
-            wakeup_ms = self.bench.delivery.next_wakeup_ms()
-            # The timeline may wake up for a message that has ended, but never too late.
-            assert expected is None or (wakeup_ms is not None and wakeup_ms <= expected)
 
 
 def run_to_the_end(life: Life) -> None:
@@ -207,7 +49,8 @@ def run_to_the_end(life: Life) -> None:
         life.bench.now_ms = max(life.bench.now_ms, wakeup_ms)
         life.bench.hand_over()
     life.check()
-    assert sorted(life.bench.delivered()) == sorted(life.sent)
+    expected = {body for body, sent in life.sent.items() if sent.now.due_ms is not None}
+    assert sorted([*life.bench.delivered(), *life.bench.expired()]) == sorted(expected)
     life.bench.stop()
     life.bench.start()
     assert life.bench.delivery.corrected == []
@@ -259,6 +102,48 @@ def _early(self: Timeline, now_ms: int, count: int) -> list[Entry]:
     return _take(self, now_ms + 400, count)
 
 
+def _ended(self: Timeline, entry: Pending, due_ms: int) -> None:
+    self.end(entry.due_ms, entry.identity, entry.partition)
+
+
+def _changed_to_an_end(self: Rebuilding, identity: int, place: int, due_ms: int | None) -> None:
+    _change(self, identity, place, None)
+
+
+def _without_replaced(self: replay.TimedReplay, record: Dispatched) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(TimedDue, "replaced", None)
+        _entry(self, record)
+
+
+def _without_queue(self: Changes, found: Found, *given: Any) -> Changed:
+    record = replace(found.record, topic=TIMER_TOPIC)
+    return _mark(self, found._replace(record=record), *given)
+
+
+def _moved_without_mark(*given: Any) -> NewRecord:
+    record = moved_record(*given)
+    del record.properties["__DMQ_MARK"]
+    return record
+
+
+def _carried_with_first_due(record: Record, pending: Pending) -> NewRecord:
+    return carried_record(record, pending._replace(due_ms=stated_by(record)[1]))
+
+
+def _appended_anyway(self: Changes, record: NewRecord) -> tuple[int, int]:
+    try:
+        return _append(self, record)
+    except StoreFullError:
+        return self._store.last_offset, self._store.end_offset
+
+
+def _appended_or_raised(self: Changes, record: NewRecord) -> tuple[int, int]:
+    appended = self._store.append(record)
+    return appended.physical_offset, appended.physical_offset + appended.size
+
+
+_append, _mark, _change, _entry = Changes._append, Changes._mark, Rebuilding.change, replay.TimedReplay.entry
 _take = Timeline.take
 _restore = recovery.Replay.restore
 BUGS: dict[str, tuple[object, str, object]] = {
@@ -266,7 +151,7 @@ BUGS: dict[str, tuple[object, str, object]] = {
     "a delivered message stays in the index": (Timeline, "settle", _nothing),
     "messages that the full store rejected are forgotten": (Timeline, "give_back", _nothing),
     "marks after the snapshot are ignored": (Timeline, "end", _nothing),
-    "marks are ignored when the whole log is replayed": (Timeline, "end_unseen", _nothing),
+    "marks are ignored when the whole log is replayed": (Rebuilding, "change", _nothing),
     "a snapshot omits what waits for another attempt": (Timeline, "taken_messages", property(lambda self: [])),
     "a carried message is a new one": (carrying, "carried_record", _carried_as_new),
     "copies have no mark": (hand_over, "timed_copy_of", _without_mark),
@@ -285,13 +170,30 @@ BUGS: dict[str, tuple[object, str, object]] = {
     "carried messages with a delay level keep no identity": (recovery, "add_entries", _without_identities),
     "a carried message with a delay level stays at its earlier place": (recovery, "end_carried", _nothing),
     "ended entries are forgotten by the next run": (entries, "packed_end", lambda due_ms, identity: b""),
+    "a cancelled message stays in the index": (Changes, "end", _nothing),
+    "a moved message stays where it is in the index": (Timeline, "move", _nothing),
+    "moves after the snapshot are ends": (Timeline, "move", _ended),
+    "moves are ends when the whole log is replayed": (Rebuilding, "change", _changed_to_an_end),
+    "a replaced message stays pending": (Delivery, "_replace", _nothing),
+    "a start does not know which message was replaced": (replay.TimedReplay, "entry", _without_replaced),
+    "several messages have one key": (Lookup, "pending_with_key", _nothing),
+    "keys of all topics are one": (lookup, "indexed_delay_key", lambda topic, key: f"orders#{key}"),
+    "a moved message is searched for at its first due time": (Lookup, "newest_mark", _nothing),
+    "a cancelled message with a delay level stays in its queue": (Changes, "_mark", _without_queue),
+    "a moved message with a delay level stays in its queue": (changes, "moved_record", _moved_without_mark),
+    "a carried message is due when it was at first": (carrying, "carried_record", _carried_with_first_due),
+    "a message is touched for the delay of another level": (changes, "original_delay_ms", lambda *given: 1_000),
+    "a change that the store rejected is made": (Changes, "_append", _appended_anyway),
+    "a change whose later step failed is not made": (Changes, "_append", _appended_or_raised),
+    "late messages are delivered although they expired": (hand_over, "expiry_ms", _nothing),
+    "delivered messages are unknown": (fates, "_delivered", _nothing),
 }
 
 
 @pytest.mark.parametrize("bug", BUGS)
 def test_model_detects_a_planted_bug(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(*BUGS[bug])
-    for module in (replay, timeline):
+    for module in (replay, timeline, key_index):
         if hasattr(module, BUGS[bug][1]):
             monkeypatch.setattr(module, BUGS[bug][1], BUGS[bug][2])
     for run in range(MAX_RUNS_UNTIL_FOUND):

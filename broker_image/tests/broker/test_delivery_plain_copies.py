@@ -30,7 +30,8 @@ def due_record(chance: Random, level: int, topic: str, extra: dict[str, str]) ->
     if level:
         properties |= {"DELAY": str(level), "__DMQ_DUE": format_due(due_ms, level - 1, offset)}
     else:
-        properties["__DMQ_DUE"] = first_due(due_ms).at(place)
+        stated_ms = due_ms - chance.choice([0, 0, 0, 1_000])  # it may have been moved
+        properties |= {"TIMER_OUT_MS": str(stated_ms), "__DMQ_DUE": first_due(stated_ms).at(place)}
     data = encode_record(
         (SCHEDULE_TOPIC if level else TIMER_TOPIC).encode(), max(level - 1, 0), offset, place, chance.randrange(9), 0,
         NOW_MS - 5_000, chance.choice([HOST, HOST, HOST, WIDE_HOST]), NOW_MS - 4_000, HOST, chance.randrange(3), 0,
@@ -58,6 +59,8 @@ EXTRA = [
     {"__DMQ_MARK": "delivered:0:1:2"},
     {"REAL_QID": "1024"},
     {"REAL_QID": "-1"},
+    {"DELAY_EXPIRE_MS": "5000"},
+    {"DELAY_KEY": "order-1"},
 ]
 
 

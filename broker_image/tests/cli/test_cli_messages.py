@@ -54,6 +54,7 @@ def test_several_texts_are_sent_with_keys_tags_and_properties(ask: Ask) -> None:
     assert list(sent[0]) == [
         "messageId", "offsetMessageId", "status", "broker", "queueId", "queueOffset", "delay", "dueMs",
         "recallHandle",
+        "kept",
     ]  # fmt: skip
     got = ask.json("receive", "Many", "--tail", "10")
     assert bodies(got) == ["a", "a", "b", "b"]

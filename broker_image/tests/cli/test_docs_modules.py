@@ -90,9 +90,9 @@ def test_code_of_a_behaviour_is_two_steps_from_the_readme(way: str) -> None:
     assert way in " ".join((ROOT / page).read_text().split())
 
 
-def test_process_and_four_request_paths_have_diagrams() -> None:
+def test_process_and_five_request_paths_have_diagrams() -> None:
     assert [diagram.split()[0] for diagram in diagrams()].count("flowchart") == 1
-    assert [diagram.split()[0] for diagram in diagrams()].count("sequenceDiagram") == 4
+    assert [diagram.split()[0] for diagram in diagrams()].count("sequenceDiagram") == 5
 
 
 @pytest.mark.parametrize("diagram", diagrams())

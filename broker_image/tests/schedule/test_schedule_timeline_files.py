@@ -10,7 +10,7 @@ from zlib import crc32
 import pytest
 from delaymq.schedule.timeline import Pending, Timeline, TimelineDamagedError
 from delaymq.schedule.timeline.entries import ENTRY, ENTRY_BYTES, NO_RECORD, packed_end
-from delaymq.schedule.timeline.rebuilding import rebuild_counts
+from delaymq.schedule.timeline.rebuilding import Rebuilding
 from delaymq.schedule.timeline.runs import BLOCK_BYTES, BLOCK_ENTRIES, HEADER_BYTES, FileRun, RunWriter, Sizes, open_run
 from delaymq.schedule.timeline.state import Capture, empty, restore
 from delaymq_testing.repetitions import SEED
@@ -188,56 +188,70 @@ def test_messages_of_one_due_time_are_found_wherever_they_are(places: str) -> No
 
 
 @pytest.mark.parametrize("seed", range(SEED * 100, SEED * 100 + 10))
-def test_index_of_a_whole_log_has_what_no_mark_ended(seed: int) -> None:
+def test_index_of_a_whole_log_has_what_the_newest_statements_say(seed: int) -> None:
     chance = random.Random(seed)
-    index = empty(MemoryFiles(), SIZES, 1_000)
+    files = MemoryFiles()
+    index = empty(files, SIZES._replace(run_in_memory=chance.choice([1, 7, 100, 10_000])), 1_000)
+    rebuilding = Rebuilding(index)
     expected: dict[int, Pending] = {}
-    known: dict[int, int] = {}
+    seen: list[int] = []
     for place in range(1_500):
         topic = f"T{place % 4}"
         step = chance.random()
         if step < 0.5 or not expected:
             expected[place] = pending(index, chance.randint(1, 500), place, topic)
-            known[place] = expected[place].due_ms
-            index.add_unseen(expected[place])
+            seen.append(place)
+            rebuilding.hold(expected[place])
         elif step < 0.6:
             carried = chance.choice(list(expected.values()))._replace(record=place)
             expected[carried.identity] = carried
-            index.add_unseen(carried)
+            rebuilding.hold(carried)
+        elif step < 0.7:
+            moved = chance.choice(list(expected.values()))._replace(due_ms=chance.randint(1, 500))
+            expected[moved.identity] = moved
+            rebuilding.change(moved.identity, place, moved.due_ms)
         elif step < 0.95:
-            ended = expected.pop(chance.choice(list(expected)))
-            index.end_unseen(ended.due_ms, ended.identity, ended.partition)
+            rebuilding.change(expected.pop(chance.choice(list(expected))).identity, place, None)
         else:
-            # A second mark, and one of a message whose record was deleted.
-            ended_before = chance.choice(list(known))
+            # Statements after the end, and about messages whose records were deleted.
+            ended_before = chance.choice(seen)
             if ended_before not in expected:
-                partition = index.partitions.number(f"T{ended_before % 4}")
-                index.end_unseen(known[ended_before], ended_before, partition)
-            index.end_unseen(5, 1_000_000 + place, index.partitions.number("U"))
-        if chance.random() < 0.3:
-            index.maintain()
-    rebuild_counts(index)
-    assert len(index.runs) == 1
-    assert index.runs[0].is_plain
+                rebuilding.change(ended_before, place, chance.choice([None, 7]))
+            rebuilding.change(1_000_000 + place, place, chance.choice([None, 7]))
+    rebuilding.finish(lambda: merge_all(index))
+    assert not any(name.endswith(".sorted") for name in files.names() if name not in index.removable)
     assert index.partitions.messages == len(expected)
     assert index.partitions.bytes == 100 * len(expected)
     assert {key.topic: totals.messages for key, _, totals in index.partitions.classes()} == {
         topic: count
-        for topic in ("T0", "T1", "T2", "T3")
-        if (count := sum(index.partitions.key(each.partition).topic == topic for each in expected.values()))
+        for number, topic in enumerate(("T0", "T1", "T2", "T3"))
+        if (count := sum(each.identity % 4 == number for each in expected.values()))
     }
     assert index.holders.first() == min(each.record for each in expected.values()) // 1_000 * 1_000
     found = {}
     for due_ms, _, identity, _ in index.take(1_000, 10_000):
-        found[identity] = index.taken(identity)
+        entry = index.taken(identity)
+        assert entry is not None
         assert due_ms == expected[identity].due_ms
+        found[identity] = entry._replace(partition=expected[identity].partition)
     assert found == expected
+
+
+def test_rebuilding_keeps_partitions_that_no_run_contains_yet() -> None:
+    index = empty(MemoryFiles(), SIZES, 1_000)
+    rebuilding = Rebuilding(index)
+    for number in range(7_000):
+        rebuilding.hold(pending(index, number, number, "early" if number < 6_990 else "late"))
+    rebuilding.finish(lambda: merge_all(index))
+    assert index.partitions.totals("late").messages == 10
+    assert len(index.take(7_000, 7_000)) == 7_000
 
 
 def test_empty_log_leads_to_an_empty_index() -> None:
     index = empty(MemoryFiles(), SIZES, 1_000)
-    index.end_unseen(1, 1, index.partitions.number("T"))
-    rebuild_counts(index)
+    rebuilding = Rebuilding(index)
+    rebuilding.change(1, 1, None)
+    rebuilding.finish(lambda: merge_all(index))
     assert index.take(1_000, 9) == []
     assert (index.partitions.messages, index.next_due_ms(), index.holders.first()) == (0, None, None)
     index.add(pending(index, 5, 5))

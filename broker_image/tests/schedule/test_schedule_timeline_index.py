@@ -24,10 +24,10 @@ from delaymq_testing.schedule.timeline_index_model import SMALL, IndexModel, Mod
 STEPS_A_RUN = 500
 SIZES = (SMALL, Sizes(memory=4, run_in_memory=0, merged_runs=2, step=1), SMALL._replace(run_in_memory=8, step=50))
 """Sizes of consecutive runs: most runs of the index in memory or all in files, merges in many steps or in one."""
-MAX_RUNS_UNTIL_FOUND = 200
+MAX_RUNS_UNTIL_FOUND = 400
 PERFORMED = {
     "add", "end", "carry", "take", "settle", "give_back", "maintain", "capture", "crash", "tick", "pace", "take_paced",
-    "fill_disk", "find",
+    "fill_disk", "find", "move",
 }  # fmt: skip
 """Operations that each run of the test performs."""
 
@@ -181,7 +181,7 @@ def ended_entry_is_found_again(monkeypatch: pytest.MonkeyPatch) -> None:
 def replaced_record_counts_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     def add(original: Callable[..., None], index: Timeline, entry: Pending) -> None:
         if entry.record != entry.identity:
-            index.add_unseen(entry)
+            index._hold(entry)
             index.count(entry, 1)
         else:
             original(index, entry)

@@ -79,7 +79,7 @@ def test_listed_segments_cover_the_log_and_its_bytes(tmp_path: Path) -> None:
             segments = told["segments"]
             assert [each["name"] for each in segments] == [segment_name(each["offset"]) for each in segments]
             assert len(segments) == 4
-            store.raise_format_version()
+            store.raise_format_version(2)
             raised = await get_json(server, "/api/v1/store")
             assert (raised["formatVersion"], raised["minimumReader"]) == (1, 2)
             assert [each["bytes"] for each in segments[:-1]] == [SEGMENT_BYTES] * 3

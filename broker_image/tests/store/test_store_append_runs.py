@@ -118,8 +118,8 @@ def test_batches_leave_the_bytes_of_single_appends(tmp_path: Path, open_store: O
     observers = Watcher(), Watcher()
     single = open_store(tmp_path / "single", observers=[observers[0]])
     batches = open_store(tmp_path / "batches", observers=[observers[1]])
-    single.raise_format_version()
-    batches.raise_format_version()
+    single.raise_format_version(2)
+    batches.raise_format_version(2)
     for number in range(100):
         batch = random_batch(chance, number, *BATCH_KINDS[kind])
         single.make_room(single.check_batch(batch))

@@ -22,7 +22,7 @@ def timed(unique_key: str, due_ms: int, body: bytes = b"") -> NewRecord:
 
 def test_statement_names_the_place_of_its_record_in_the_next_segment_too(open_store: Open) -> None:
     store = open_store()
-    store.raise_format_version()
+    store.raise_format_version(2)
     places = set()
     for number in range(100):
         appended = store.append(timed(f"u{number}", 5_000 + number, bytes(number * 7)))

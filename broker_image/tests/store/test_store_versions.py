@@ -56,12 +56,12 @@ def test_store_states_its_version_and_the_required_one(open_store: Open, tmp_pat
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("minimum", [None, 3])
+@pytest.mark.parametrize("minimum", [None, 4])
 def test_newer_store_is_rejected_unchanged(open_store: Open, tmp_path: Path, minimum: int | None) -> None:
     open_store().close()
-    change(tmp_path, formatVersion=3, minimumReader=minimum)
+    change(tmp_path, formatVersion=4, minimumReader=minimum)
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "store").rglob("*")}
-    with pytest.raises(NotAStoreError, match="this program has format version 2: use the version that wrote the store"):
+    with pytest.raises(NotAStoreError, match="this program has format version 3: use the version that wrote the store"):
         open_store()
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "store").rglob("*")} == before
 
@@ -79,19 +79,24 @@ def test_version_is_raised_on_request_and_not_by_opening(open_store: Open, tmp_p
     change(tmp_path, minimumReader=None)
     store = open_store()
     assert (store.format_version, state_of(tmp_path)["formatVersion"]) == (1, 1)
-    store.raise_format_version()
+    store.raise_format_version(2)
     raised = {**state_of(tmp_path)}
     assert (raised["formatVersion"], raised["minimumReader"], raised["storeId"]) == (2, 2, store.store_id)
-    store.raise_format_version()
+    store.raise_format_version(2)
     store.close()
-    assert open_store().format_version == 2
+    store = open_store()
+    assert store.format_version == 2
+    store.raise_format_version(3)
+    store.raise_format_version(2)
+    store.close()
+    assert (state_of(tmp_path)["formatVersion"], state_of(tmp_path)["minimumReader"]) == (3, 3)
 
 
 def test_version_is_synced_before_the_first_statement(open_store: Open, tmp_path: Path) -> None:
     files = RecordingFiles()
     store = open_store(files=files)
     files.calls.clear()
-    store.raise_format_version()
+    store.raise_format_version(2)
     assert [name for name, path in files.calls if "delaymq" in path] == ["write", "rename", "sync_folder"]
 
 
@@ -101,7 +106,7 @@ def test_version_that_cannot_be_written_is_reported(open_store: Open, error: int
     store = open_store(files=files)
     files.error = OSError(error, os.strerror(error))
     with pytest.raises(StoreError, match=r"state\.json cannot be written"):
-        store.raise_format_version()
+        store.raise_format_version(2)
     assert store.format_version == 1
 
 

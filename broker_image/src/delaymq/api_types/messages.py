@@ -19,7 +19,7 @@ class MessageBody(Answer):
     """Reason why a compressed body is shown as stored."""
 
 
-State = Literal["stored", "pending", "delivered", "retried", "deadLettered", "dropped"]
+State = Literal["stored", "pending", "delivered", "retried", "deadLettered", "dropped", "cancelled", "expired"]
 
 
 class MessageRow(Answer):
@@ -62,7 +62,10 @@ class Messages(Answer):
     """Pending delayed messages of the topic, found only by a search by key. None: not counted yet."""
 
 
-Event = Literal["stored", "due", "delivered", "consumed", "retried", "deadLettered", "dropped", "pending"]
+Event = Literal[
+    "stored", "due", "delivered", "consumed", "retried", "deadLettered", "dropped", "pending", "moved", "fired",
+    "cancelled", "expired",
+]  # fmt: skip
 
 
 class LifeEvent(Answer):

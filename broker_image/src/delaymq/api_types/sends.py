@@ -2,7 +2,7 @@
 
 from datetime import datetime
 from itertools import combinations
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 from msgspec import UNSET, Meta, UnsetType
 
@@ -24,6 +24,15 @@ PropertyName = Annotated[
     str, Meta(min_length=1, description="not one that brokers and clients set", extra_json_schema=_STORABLE)
 ]
 Key = Annotated[str, Meta(min_length=1, extra_json_schema={"pattern": r"^[^\x00-\x02 ]+$"})]
+DelayKey = Annotated[
+    str,
+    Meta(
+        min_length=1,
+        description="name of a pending message, at most 255 bytes, unique in its topic",
+        extra_json_schema={"pattern": r"^([\x03-\x7f]{1,255}|[^\x00-\x02]{1,63})$"},
+    ),
+]
+OnSameKey = Literal["replace", "keep", "refuse"]
 Ms = Annotated[int, Meta(ge=0, lt=1 << 53)]
 
 
@@ -45,6 +54,12 @@ class SendBody(Body):
         | UnsetType
     ) = UNSET
     deliver_at_ms: Annotated[Ms, Meta(description="due time in ms since the epoch")] | UnsetType = UNSET
+    delay_key: DelayKey | UnsetType = UNSET
+    on_same_key: (
+        Annotated[OnSameKey, Meta(description="treatment if a message with this key is pending (default: replace)")]
+        | UnsetType
+    ) = UNSET
+    expire_ms: Annotated[Ms, Meta(description="lateness above which the message is dropped")] | UnsetType = UNSET
 
 
 DescribedSendBody = Annotated[
@@ -74,3 +89,5 @@ class Sent(Answer):
     """Due time of a message with a due time; None for all others, including those with a delay level."""
     recall_handle: str | None
     """Handle by which a message with a due time can be recalled; None for all others."""
+    kept: bool
+    """Whether nothing was stored because a message with the same key is pending; the other members describe it."""

@@ -20,7 +20,7 @@ from delaymq.config import BrokerConfig
 from delaymq.config.running import RunningSettings
 from delaymq.message import names
 from delaymq.store.errors import StoreError, StoreOpenError
-from delaymq.store.layout import TIMED_VERSION
+from delaymq.store.layout import BASE_VERSION, TIMED_VERSION
 from delaymq.store.message_store import MessageStore
 
 if TYPE_CHECKING:
@@ -115,8 +115,8 @@ def assemble(
         parts.store_host,
         parts.stats.committed,
     )
-    if parts.replay.timed.has_statements and not config.read_only:
-        _require_timed_version(store)
+    if (version := parts.replay.timed.version) > BASE_VERSION and not config.read_only:
+        _require_version(store, version)
     if store.format_version >= TIMED_VERSION:
         parts.topics.register_timer_topic()
     delivery.ingress.on_first_timed = parts.topics.register_timer_topic
@@ -130,10 +130,10 @@ def assemble(
     return Broker(parts, store, delivery, transactions, records, tables, table, access, settings)
 
 
-def _require_timed_version(store: MessageStore) -> None:
+def _require_version(store: MessageStore, version: int) -> None:
     """Raise the version of a store with timed messages whose state.json was damaged and created again."""
     try:
-        store.raise_format_version()
+        store.raise_format_version(version)
     except StoreError as error:
         _logger.error("state.json does not exclude older programs, which would ignore timed messages: %s", error)
 
@@ -150,6 +150,6 @@ def _take_over_timers(config: BrokerConfig, store: MessageStore, places: list[in
             f"{store.path} contains {len(places)} pending timers of RocketMQ 5, which would never be delivered: start"
             " RocketMQ's broker on the store and let them become due, or start with --adopt-timers (adoptTimers=true)"
         )
-    store.raise_format_version()
+    store.raise_format_version(TIMED_VERSION)
     adopted = adopt(places, store.record_at, store.append)
     _logger.info("took over %d pending timers of RocketMQ 5", adopted)

@@ -31,6 +31,7 @@ from delaymq.client.errors import (
     NoReplyError,
     NoRouteError,
     NoSuchDelayError,
+    NotPendingError,
     RefusedError,
     SendError,
     UnreachableError,
@@ -47,6 +48,7 @@ from delaymq.client.options import (
     TransactionOptions,
 )
 from delaymq.client.producer.producer import Producer
+from delaymq.client.producer.scheduled import Changed, Scheduled
 from delaymq.client.producer.transactions import (
     HalfMessage,
     LocalState,
@@ -69,6 +71,7 @@ __all__ = [
     "BadAnswerError",
     "BatchHandler",
     "BatchPushConsumer",
+    "Changed",
     "Client",
     "ClientError",
     "ClientOptions",
@@ -90,6 +93,7 @@ __all__ = [
     "NoReplyError",
     "NoRouteError",
     "NoSuchDelayError",
+    "NotPendingError",
     "OffsetsInUseError",
     "Outcome",
     "Producer",
@@ -105,6 +109,7 @@ __all__ = [
     "RefusedError",
     "ResetOutcome",
     "Retry",
+    "Scheduled",
     "SendError",
     "SendResult",
     "SendStatus",

@@ -81,6 +81,17 @@ def due_of_handle(handle: str | None) -> int | None:
 
     A handle is `v1 TOPIC BROKERNAME DUE_MS UNIQ_KEY` in URL-safe base64 with padding, as in RocketMQ 5.
     """
+    words = _words_of_handle(handle)
+    return int(words[-2]) if words is not None else None
+
+
+def unique_id_of_handle(handle: str | None) -> str | None:
+    """Return the unique id in a recall handle; None if there is none or it is invalid."""
+    words = _words_of_handle(handle)
+    return words[-1] if words is not None else None
+
+
+def _words_of_handle(handle: str | None) -> list[str] | None:
     if handle is None or len(handle) > MAX_HANDLE_CHARACTERS:
         return None
     try:
@@ -88,8 +99,7 @@ def due_of_handle(handle: str | None) -> int | None:
     except (binascii.Error, UnicodeError):
         return None
     # Counted from the end, since the broker's name may contain spaces.
-    is_known = len(words) >= 5 and words[0] == "v1" and _NUMBER.match(words[-2]) is not None
-    return int(words[-2]) if is_known else None
+    return words if len(words) >= 5 and words[0] == "v1" and _NUMBER.match(words[-2]) is not None else None
 
 
 def _parsed(text: str) -> timedelta:

@@ -79,6 +79,19 @@ def refusal(address: str, answer: Command) -> RefusedError:
     return kind(address, answer.code, remark)
 
 
+class NotPendingError(ClientError):
+    """A change was not made, because the message is not pending."""
+
+    def __init__(self, fate: str, text: str, at_ms: int | None = None, by: str = "") -> None:
+        super().__init__(text)
+        self.fate = fate
+        """`delivered`, `cancelled`, `replaced`, `expired`, `dropped`, or `unknown`: no broker knows the message."""
+        self.at_ms = at_ms
+        """Time of its end in ms since 1970; None if it is unknown."""
+        self.by = by
+        """Account and address of the client that cancelled it."""
+
+
 class NoRouteError(ClientError):
     """No broker serves `topic`."""
 

@@ -116,6 +116,8 @@ class SendResult(msgspec.Struct, frozen=True):
     """Whether the broker requests that sends be traced."""
     recall_handle: str | None = None
     """Identifies a pending timed message; None for all other messages, and for a timed one that was due immediately."""
+    is_kept: bool = False
+    """Whether nothing was stored because a message with the same key is pending, which this result then describes."""
 
     @property
     def due_ms(self) -> int | None:

@@ -229,6 +229,9 @@ class BrokerConfig(TlsClientKeys, TlsServerKeys, _BrokerAddresses):
         hot=True,
         ours=True,
     )
+    recall_message_enable: bool = flag(
+        True, "whether clients may cancel and move pending messages, and deliver them early", hot=True
+    )
     timer_clock_step_ms: int = number(
         10_000,
         0,

@@ -15,3 +15,7 @@ class IllegalMessageError(ValueError):
 
 class NewerFormError(ValueError):
     """A sound statement in a record has a form that only a newer program knows."""
+
+
+class KeysUnknownError(IllegalMessageError):
+    """The index of keys cannot tell which messages have a key; the text says what to do."""

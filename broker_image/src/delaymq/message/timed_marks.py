@@ -11,7 +11,8 @@ statements of all versions:
 
 `__DMQ_DUE` is `2:PLACE:DUE:CRC` on the first record of a message, and `2:PLACE:DUE:IDENTITY:DETAILS:CRC` on a record
 that carries the message forward. IDENTITY is the place of the first record and never changes. DETAILS takes over what
-marks stated before, such as the number of a run.
+marks stated before, such as the number of a run. A first record with details has the second form, with an empty
+IDENTITY; the detail `replaces` ends another message.
 
 `__DMQ_MARK` is `2:PLACE:KIND:DECIDED:IDENTITY:RECORD:DUE:NEXT:QUEUE:DETAILS:CRC`. A statement is complete: the newest
 one about an identity, in the order of the log, decides, so a damaged one costs only itself. With NEXT, the message is
@@ -40,6 +41,8 @@ MAX_TEXT_BYTES: Final = 1_024
 """Limit of a statement, in all versions."""
 _CRC_DIGITS: Final = 8
 _SEALED = re.compile(rf"(\d{{1,9}}):(\d{{{PLACE_DIGITS}}}):(.*):([0-9a-f]{{{_CRC_DIGITS}}})\Z", re.ASCII)
+_REPLACES: Final = "replaces"
+"""Detail of a first record: identity and due time of the pending message that it ends, separated by a full stop."""
 _DETAIL = re.compile(r"([a-z][A-Za-z]*)=([A-Za-z0-9_.-]*)\Z", re.ASCII)
 
 
@@ -95,13 +98,25 @@ class TimedDue:
     identity: int
     """Place of the first record of the message; in that record, equal to `place`."""
     details: Mapping[str, str] = field(default_factory=dict)
-    """As in `TimedMark`; none in the first record."""
+    """As in `TimedMark`."""
 
     def statement(self) -> Statement:
         """Return the statement without its place."""
         if self.identity == self.place and not self.details:
             return _checked(DUE, str(self.due_ms), self.place, self.due_ms)
-        return carried_due(self.due_ms, self.identity, self.details)
+        return carried_due(self.due_ms, None if self.identity == self.place else self.identity, self.details)
+
+    @property
+    def replaced(self) -> int | None:
+        """Identity of the pending message that this one replaces; None without one."""
+        identity = self.details.get(_REPLACES, "").partition(".")[0]
+        return int(identity) if identity.isdigit() and len(identity) < PLACE_DIGITS else None
+
+    @property
+    def replaced_due_ms(self) -> int:
+        """Due time of the replaced message."""
+        due_ms = self.details.get(_REPLACES, "").partition(".")[2]
+        return int(due_ms) if due_ms.isdigit() and len(due_ms) < PLACE_DIGITS else 0
 
     def __str__(self) -> str:
         return self.statement().at(self.place)
@@ -169,7 +184,7 @@ def parse_own_due(text: str, place: int) -> TimedDue | None:
     if len(words) != 3:
         raise _newer(text)
     due, identity, details = words
-    return TimedDue(place, _number(due, text), _number(identity, text), _details(details, text))
+    return TimedDue(place, _number(due, text), _number(identity, text) if identity else place, _details(details, text))
 
 
 def parse_own_mark(text: str, place: int) -> TimedMark | None:
@@ -233,9 +248,13 @@ def end_of(kind: str, decided_ms: int, identity: int, record: int, due_ms: int) 
     return tuple.__new__(Statement, (MARK, body, None))  # faster than Statement(…)
 
 
-def carried_due(due_ms: int, identity: int, details: Mapping[str, str] = MappingProxyType({})) -> Statement:
-    """Return the statement of a record that carries a message forward. IllegalMessageError."""
-    return _checked(DUE, f"{due_ms}:{identity}:{_joined(details)}", due_ms, identity)._replace(due_ms=due_ms)
+def carried_due(due_ms: int, identity: int | None, details: Mapping[str, str] = MappingProxyType({})) -> Statement:
+    """Return the statement of a record that carries a message forward; without an identity, of a first record.
+
+    IllegalMessageError.
+    """
+    stated = "" if identity is None else identity
+    return _checked(DUE, f"{due_ms}:{stated}:{_joined(details)}", due_ms, identity or 0)._replace(due_ms=due_ms)
 
 
 def _checked(name: str, body: str, *numbers: int) -> Statement:
@@ -255,6 +274,11 @@ MAX_FIRST_DUE_BYTES: Final = Statement(DUE, str(MAX_NUMBER)).property_bytes
 def first_due(due_ms: int) -> Statement:
     """Return the statement of the first record of a message that is due at `due_ms`."""
     return Statement(DUE, str(due_ms), due_ms)
+
+
+def replacing_due(due_ms: int, identity: int, replaced_due_ms: int) -> Statement:
+    """Return the statement of the first record of a message that ends the one with this identity and due time."""
+    return carried_due(due_ms, None, {_REPLACES: f"{identity}.{replaced_due_ms}"})
 
 
 def _joined(details: Mapping[str, str]) -> str:

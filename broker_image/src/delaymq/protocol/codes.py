@@ -108,6 +108,8 @@ class RequestCode(IntEnum):
     GET_TOPIC_CONFIG = 351
     """Added in RocketMQ 5, whose tools send it to every broker."""
     LITE_PULL_MESSAGE = 361
+    RECALL_MESSAGE = 370
+    """Of RocketMQ 5.3."""
     """Added in RocketMQ 5: PULL_MESSAGE of its DefaultLitePullConsumer."""
 
 
@@ -165,6 +167,8 @@ class ResponseCode(IntEnum):
     DELETE_ACL_CONFIG_FAILED = 210
     UPDATE_GLOBAL_WHITE_ADDRS_CONFIG_FAILED = 211
     FLOW_CONTROL = 215
+    ILLEGAL_OPERATION = 604
+    """Of RocketMQ 5: a pending message cannot be changed as requested."""
 
 
 class LanguageCode(IntEnum):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 
 from delaymq.schedule.scheduler import Entry, Lane
 
@@ -64,6 +64,14 @@ class RetryQueue:
     def give_back(self, entry: Entry, now_ms: int) -> None:
         """Put back an entry that was taken but not attempted; it is due immediately."""
         heappush(self._heap, (now_ms, entry))
+
+    def remove(self, identity: int) -> None:
+        """Remove the entry with this identity in place of a queue offset, if it waits."""
+        self._heap = [item for item in self._heap if item[1][2] != identity]
+        heapify(self._heap)
+        if identity in (offsets := self._crowd[self._crowd_head + 3 :: _CROWD_NUMBERS]):
+            at = self._crowd_head + offsets.index(identity) * _CROWD_NUMBERS
+            del self._crowd[at : at + _CROWD_NUMBERS]
 
     def next_due_ms(self) -> int | None:
         """Return the time of the next attempt; None without entries."""

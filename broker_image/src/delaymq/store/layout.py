@@ -18,13 +18,16 @@ from delaymq.store.options import StoreOptions
 from delaymq.store.segments import SegmentFolder
 
 _logger = logging.getLogger(__name__)
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 """Newest version of the format that this program reads and writes."""
 BASE_VERSION = 1
 """Version that a new store states, so that older programs can open it while it has no newer content."""
 TIMED_VERSION = 2
 """Version of stores with statements of form 2 (docs/formats/store.md). An older program must not open such a store:
 it would ignore pending messages."""
+CHANGED_VERSION = 3
+"""Version of stores in which pending messages were cancelled, moved or replaced. An older program could deliver them
+when they were due at first."""
 _STATE = "delaymq/state.json"
 _FOLDERS = ("commitlog", "consumequeue", "index", "config", "delaymq")
 
@@ -108,12 +111,12 @@ def new_state() -> StoreState:
     return StoreState(format_version=BASE_VERSION, epoch=0, role="master", store_id=str(uuid.uuid4()))
 
 
-def raised(state: StoreState) -> StoreState:
-    """Return the state of a store that may contain statements of form 2."""
+def raised(state: StoreState, version: int) -> StoreState:
+    """Return the state of a store that only programs with this version of the format may open."""
     return replace(
         state,
-        format_version=max(state.format_version, TIMED_VERSION),
-        minimum_reader=max(state.minimum_reader, TIMED_VERSION),
+        format_version=max(state.format_version, version),
+        minimum_reader=max(state.minimum_reader, version),
     )
 
 

@@ -151,23 +151,23 @@ class MessageStore(LogAppender):
         """Version of the format in state.json: lowest one that describes all records of the store."""
         return self._state.format_version
 
-    def raise_format_version(self) -> None:
-        """Durably require a program that knows statements of form 2; call it before the first such record is appended.
+    def raise_format_version(self, version: int) -> None:
+        """Durably require a program that knows this version; call it before the first record that needs it.
 
         StoreFullError, StoreFailedError: state.json could not be written, and nothing has changed.
         """
-        if self._state.minimum_reader >= layout.TIMED_VERSION:
+        if self._state.minimum_reader >= version:
             return
         if self.is_closed or self._log.failure is not None or self._retention.disk.writes_refused:
             self.refuse()
-        state = layout.raised(self._state)
+        state = layout.raised(self._state, version)
         try:
             layout.write_state(self._files, self.path, state)
         except OSError as error:
             if is_full(error) or is_shortage(error):
                 raise StoreFullError(
-                    f"state.json cannot be written ({error}), which the first message with a due time requires: free"
-                    " space or file descriptors"
+                    f"state.json cannot be written ({error}), which the first timed message and the first change of a"
+                    " pending one require: free space or file descriptors"
                 ) from error
             raise StoreFailedError(f"state.json cannot be written ({error}): check the disk") from error
         self._state = state
@@ -304,6 +304,11 @@ class MessageStore(LogAppender):
         """Yield all results of `query_index`; None marks points at which the caller may interrupt the search."""
         if self._index is not None:
             yield from self._index.steps(topic, key, begin_ms, end_ms)
+
+    @property
+    def has_all_keys(self) -> bool:
+        """Whether the index contains the keys of all records in the log."""
+        return self._index is not None and self._index.is_complete
 
     @property
     def index_last_update(self) -> tuple[int, int]:

@@ -181,6 +181,19 @@ class Bench:
         self.delivery.hand_over(self.now_ms, budget)
         return [record.body.decode() for record in self.copies() if record.physical_offset >= before]
 
+    def expired(self) -> list[str]:
+        """Unique keys of the messages that were dropped because they were late."""
+        return [
+            self._body_at(int(record.properties["KEYS"]))
+            for record in self.store.records()
+            if record.topic == MARKS_TOPIC and ":expired:" in record.properties[MARK]
+        ]
+
+    def _body_at(self, place: int) -> str:
+        record = self.store.record_at(place)
+        assert record is not None
+        return record.body.decode()
+
     def run_until(self, offset_ms: int) -> list[str]:
         """Hands over at each wake-up until `offset_ms` after the start."""
         handed_over = []

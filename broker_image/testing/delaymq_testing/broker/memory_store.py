@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 from delaymq.message.hashing import tags_code
 from delaymq.message.levels import DelayLevels
 from delaymq.message.marks import parse_due
-from delaymq.message.names import DELAY, DUE, SCHEDULE_TOPIC, TAGS, TIMER_TOPIC
+from delaymq.message.names import DELAY, DELAY_KEY, DUE, KEYS, REAL_TOPIC, SCHEDULE_TOPIC, TAGS, TIMER_TOPIC, UNIQUE_KEY
 from delaymq.message.properties import encode_properties
 from delaymq.message.record import Record, decode_record, encode_record
 from delaymq.store.disk.own_folder import UsesFolder
 from delaymq.store.dispatch import recorded_due_ms
+from delaymq.store.index.key_index import indexed_delay_key
 from delaymq.store.model import Dispatched, DispatchObserver, KeepsFiles, LiveObserver, NewRecord
 from delaymq.store.retention import ExpiredLog
 
@@ -96,6 +97,7 @@ class MemoryStore:
         self.fail_after: Callable[[NewRecord], Exception | None] = lambda message: None
         self.entries: dict[tuple[str, int], list[tuple[int, int, int]]] = {}
         self.first_entry: dict[tuple[str, int], int] = {}
+        self.keys: dict[tuple[str, str], list[int]] = {}
         self._now_ms = now_ms
         end, states = snapshot if snapshot is not None else (min_offset, {})
         for observer in observers:
@@ -119,8 +121,17 @@ class MemoryStore:
     def end_offset(self) -> int:
         return len(self.log)
 
-    def raise_format_version(self) -> None:
-        self.format_version = 2
+    has_all_keys = True
+
+    def raise_format_version(self, version: int) -> None:
+        self.format_version = max(self.format_version, version)
+
+    def index_steps(self, topic: str, key: str, begin_ms: int, end_ms: int) -> Iterator[int | None]:
+        """Yields what an index without collisions contains."""
+        for offset in reversed(self.keys.get((topic, key), [])):
+            if offset >= self.min_offset:
+                yield None
+                yield offset
 
     def expired_log(self, now_ms: int) -> ExpiredLog:
         return ExpiredLog(self.expired_end, 0, is_urgent=True)
@@ -207,6 +218,11 @@ class MemoryStore:
             properties,
             code,
         )
+        keys = [properties.get(UNIQUE_KEY, ""), *properties.get(KEYS, "").split(" ")]
+        if record.topic == TIMER_TOPIC and DELAY_KEY in properties:
+            keys.append(indexed_delay_key(properties[REAL_TOPIC], properties[DELAY_KEY]))
+        for each in filter(None, keys):
+            self.keys.setdefault((record.topic, each), []).append(record.physical_offset)
         if observed:
             for observer in self.observers:
                 observer.dispatch(dispatched)

@@ -59,7 +59,7 @@ class HostileRequests:
         self._stories = [story for story in STORIES if {code for code, *_ in story} <= set(self.codes)]
         self._steps: list[Step] = []
         """What is left of the story that is being told."""
-        self._stored = {"offset": "0", "number": "0", "id": "0" * 32}
+        self._stored = {"offset": "0", "number": "0", "id": "0" * 32, "handle": ""}
         """The last message that was stored, for stories."""
         self.names_stored = False
         """Whether the last request names that message, which a client does after its answer: when it is on the disk."""
@@ -108,7 +108,8 @@ class HostileRequests:
         if len(msg_id) == 32:
             offset = int(msg_id[16:], 16)
             self.offsets = [*self.offsets[-20:], offset]
-            self._stored = {"offset": str(offset), "number": told["queueOffset"], "id": msg_id}
+            self._stored |= {"offset": str(offset), "number": told["queueOffset"], "id": msg_id}
+        self._stored["handle"] = told.get("recallHandle", self._stored["handle"])
 
     def _fields(self, code: int) -> Pairs:
         pairs: Pairs = []

@@ -15,7 +15,7 @@ from delaymq_testing.hostile.words import TREES
 
 Step = tuple[int, dict[str, str], bytes]
 """Code, fields and body. `{offset}`, `{number}` and `{id}` in a value stand for the last message that was stored: its
-offset in the log, its offset in its queue, and its offset message id."""
+offset in the log, its offset in its queue, its offset message id, and `{handle}` for the newest recall handle."""
 
 _QUEUES: Final = 2
 _LONG_NAMES: Final = {
@@ -71,7 +71,13 @@ _RULES: Final[Step] = (52, {}, b"")
 _WHITE: Final[Step] = (53, {"globalWhiteAddrs": "10.7.7.*"}, b"")
 _CHALLENGE: Final = {"namespace": "DELAYMQ", "key": "challenge", "nonce": "AAECAwQFBgcICQoLDA0ODw=="}
 
+_TIMED: Final = _send(310, UNIQ_KEY="k", DELAY_KEY="k", TIMER_DELAY_MS="60000")
+_RECALL: Final[Step] = (370, {"producerGroup": "readers", "topic": "Orders", "recallHandle": "{handle}"}, b"")
+
 STORIES: Final[list[list[Step]]] = [
+    [_ORDERS, _TIMED, _RECALL, _RECALL],
+    [_ORDERS, _TIMED, _TIMED, *(_send(310, DELAY_KEY="k", DELAY_ACTION=each) for each in ("touch", "fire", "cancel"))],
+    [_ORDERS, _send(310, UNIQ_KEY="k", DELAY="5"), _send(310, TIMER_DEL_UNIQKEY="Ordersk"), _send(310, DELAY="5")],
     [_ORDERS, _HALF, _COMMIT, _COMMIT, _ROLL_BACK],
     [_ORDERS, _HALF, _ROLL_BACK, _ROLL_BACK, _ASK_AGAIN],
     [_ORDERS, _HALF, _ASK_AGAIN, _ASK_AGAIN, _COMMIT],

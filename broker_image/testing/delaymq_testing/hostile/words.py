@@ -16,6 +16,7 @@ HEADERS: Final[dict[int, type[headers.Header]]] = {
     11: headers.PullMessageRequestHeader,
     12: headers.QueryMessageRequestHeader,
     14: headers.QueryConsumerOffsetRequestHeader,
+    370: headers.RecallMessageRequestHeader,
     15: headers.UpdateConsumerOffsetRequestHeader,
     17: headers.CreateTopicRequestHeader,
     29: headers.SearchOffsetRequestHeader,
@@ -86,6 +87,7 @@ PROPERTY_NAMES: Final = [
     *("ORIGIN_MESSAGE_ID", "REPLY_TO_CLIENT", "CORRELATION_ID", "TTL", "INNER_NUM", "MSG_TYPE", "CLUSTER", "BUYER_ID"),
     *("__DMQ_DUE", "__DMQ_MARK", "__DMQ_COPIED", "TRANSACTION_CHECK_TIMES", "CHECK_IMMUNITY_TIME_IN_SECONDS"),
     *("MAX_RECONSUME_TIMES", "CONSUME_START_TIME", "RECONSUME_TIME", "TIMER_DELIVER_MS", "", "own"),
+    *("TIMER_DELAY_MS", "TIMER_DEL_UNIQKEY", "DELAY_KEY", "DELAY_ACTION", "DELAY_ON_SAME_KEY", "DELAY_EXPIRE_MS"),
 ]
 NUMBERS: Final = [4, 5, -1, 1_999, 2**31 - 1, -(2**31), START_MS, 2**63 - 1, -(2**63), 2**63]
 OTHERS: Final = ["", "*", "A || B", "||", "TAG", "SQL92", "SINGLE_TAG", "k", "c", "a > 5 AND b IS NOT NULL", "((a"]

@@ -7,7 +7,13 @@ from typing import Any
 
 from delaymq.schedule.buckets import Buckets
 from delaymq.schedule.timeline import Pending, Timeline
-from delaymq.schedule.timeline.inspection import count_by_due, find_first, find_next_due_times, latest_due_times
+from delaymq.schedule.timeline.inspection import (
+    count_by_due,
+    find_first,
+    find_next_due_times,
+    latest_due_times,
+    unused_due_ms,
+)
 from delaymq.schedule.timeline.runs import Sizes
 from delaymq.schedule.timeline.state import Capture, empty, restore
 
@@ -45,7 +51,8 @@ class IndexModel:
     def step(self) -> None:
         """Perform one operation. Raises ModelError."""
         operations: dict[Any, int] = {
-            self._add: 40, self._end: 8, self._carry: 4, self._take: 12, self._settle: 14, self._give_back: 4,
+            self._add: 40, self._end: 8, self._move: 4, self._carry: 4, self._take: 12, self._settle: 14,
+            self._give_back: 4,
             self._maintain: 30, self._capture: 5, self._crash: 2, self._tick: 10, self._pace: 2, self._take_paced: 8,
             self._fill_disk: 1, self._find: 5,
         }  # fmt: skip
@@ -89,6 +96,21 @@ class IndexModel:
             raise ModelError(f"{entry} ended twice")
         del self._pending[entry.identity]
         self._taken.pop(entry.identity, None)
+        return True
+
+    def _move(self) -> bool:
+        """Move a message, often to a time at which it was due before."""
+        if not self._pending:
+            return False
+        entry = self._random.choice(list(self._pending.values()))
+        wanted_ms = self._now_ms // 20 * 20 + self._random.choice((0, 20, 40, 400))
+        due_ms = unused_due_ms(self.index, entry, wanted_ms)
+        if not wanted_ms <= due_ms < wanted_ms + 50:
+            raise ModelError(f"{entry} was moved to {due_ms} instead of {wanted_ms}")
+        self.index.move(entry, due_ms)
+        if due_ms != entry.due_ms:
+            self._pending[entry.identity] = entry._replace(due_ms=due_ms)
+            self._taken.pop(entry.identity, None)
         return True
 
     def _find(self) -> bool:

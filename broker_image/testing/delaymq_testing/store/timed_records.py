@@ -21,7 +21,7 @@ class TimedStore:
     """Appends the records of timed messages to a store."""
 
     def __init__(self, store: MessageStore) -> None:
-        store.raise_format_version()
+        store.raise_format_version(2)
         self.store = store
 
     def schedule(self, unique: str, due_ms: int, *, topic: str = "Orders", queue_id: int = 0) -> Dispatched:

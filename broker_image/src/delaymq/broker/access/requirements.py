@@ -87,6 +87,10 @@ def _pull(command: Command, topic_at: TopicAt) -> Needed:
     return _topic(command.fields.get("topic"), SUB) + _group(command.fields.get("consumerGroup"))
 
 
+def _recall(command: Command, topic_at: TopicAt) -> Needed:
+    return _sent(command.fields.get("topic"))
+
+
 def _query(command: Command, topic_at: TopicAt) -> Needed:
     return _topic(command.fields.get("topic"), SUB)
 
@@ -157,6 +161,7 @@ REQUIREMENTS: Final[Mapping[int, Requirement]] = {
     RequestCode.SEND_MESSAGE: Requirement(resources=_send),
     RequestCode.PULL_MESSAGE: Requirement(resources=_pull),
     RequestCode.QUERY_MESSAGE: Requirement(resources=_query),
+    RequestCode.RECALL_MESSAGE: Requirement(resources=_recall),
     RequestCode.QUERY_CONSUMER_OFFSET: ACCOUNT,
     RequestCode.UPDATE_CONSUMER_OFFSET: Requirement(resources=_pull),
     RequestCode.UPDATE_AND_CREATE_TOPIC: ADMIN,

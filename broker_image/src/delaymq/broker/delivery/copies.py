@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import Enum, auto
 from functools import lru_cache
 from typing import Final
@@ -20,6 +21,8 @@ _CLOSED = frozenset({names.SCHEDULE_TOPIC, names.TIMER_TOPIC, names.OP_HALF_TOPI
 special case."""
 
 
+_IDENTIFYING: Final = (names.UNIQUE_KEY, names.REAL_TOPIC, names.REAL_QUEUE_ID, names.DELAY_KEY)
+"""Properties of a message that a mark alone has as well, by which it is found."""
 _DUE_BEGINNING: Final = f"\x02{names.DUE}\x01".encode()
 """Start of a due time in encoded properties, unless it is the first one."""
 
@@ -32,6 +35,8 @@ class Fate(Enum):
     """It has no valid real topic and is moved to the dead-letter topic."""
     DROPPED = auto()
     """Its real topic is the half topic: it is dropped, as in RocketMQ."""
+    EXPIRED = auto()
+    """It is later than the producer allowed (DELAY_EXPIRE_MS)."""
     REFUSED = auto()
     """It is overdue, and the delivery policy drops such messages."""
 
@@ -81,14 +86,18 @@ def timed_copy_of(
     """
     fate, topic, queue_id = _destination(properties, refused=refused)
     kind = TimedMarkKind.DELIVERED if fate is Fate.DELIVERED else TimedMarkKind.DROPPED
+    is_changed = names.MARK in properties or names.ACCOUNT in properties
     properties.pop(names.MARK, None)
-    account = properties.pop(names.ACCOUNT, None)
+    properties.pop(names.ACCOUNT, None)
+    if properties.get(names.TIMER_OUT_MS) != str(pending.due_ms):
+        is_changed = True
+        properties[names.TIMER_OUT_MS] = str(pending.due_ms)
     statement = _timed_mark(pending, kind, now_ms)
     if len(record.raw_properties) + statement.property_bytes > MAX_PROPERTIES_BYTES:
         # Only an adopted timer may lack space for the mark: its copy is then identified by the due time.
         return fate, _copy(record, topic, queue_id, properties, None)
     properties.pop(names.DUE, None)
-    encoded = without_due(record.raw_properties) if account is None else None
+    encoded = None if is_changed else without_due(record.raw_properties)
     return fate, _copy(record, topic, queue_id, properties, statement, encoded)
 
 
@@ -101,8 +110,34 @@ def without_due(raw_properties: bytes) -> bytes | None:
 def mark_of_unreadable_timed(pending: Pending, topic: str, now_ms: int, host: bytes) -> NewRecord:
     """Return the record to append for a timed message whose record cannot be read: a mark alone."""
     properties = {names.REAL_TOPIC: topic} if topic else {}
-    statement = _timed_mark(pending, TimedMarkKind.DROPPED, now_ms)
-    return NewRecord(names.MARKS_TOPIC, 0, b"", properties, 0, 0, now_ms, host, host, statement=statement)
+    return mark_alone(pending.identity, properties, _timed_mark(pending, TimedMarkKind.DROPPED, now_ms), now_ms, host)
+
+
+def mark_of_expired(record: Record, pending: Pending, now_ms: int) -> NewRecord:
+    """Return the record to append for a timed message that is later than its producer allowed: a mark alone."""
+    statement = _timed_mark(pending, TimedMarkKind.EXPIRED, now_ms)
+    return mark_alone(pending.identity, record.properties, statement, now_ms, record.store_host)
+
+
+def mark_alone(
+    identity: int,
+    properties: Mapping[str, str],
+    statement: Statement,
+    now_ms: int,
+    host: bytes,
+    by: str = "",
+    reconsume_times: int = 0,
+) -> NewRecord:
+    """Return a record that consists of a mark, and of what is needed to find the message of which it is.
+
+    `properties` and `reconsume_times` are those of the message. `host` is that of the client or broker that made the
+    change, and `by` the account, if any.
+    """
+    kept = {name: properties[name] for name in _IDENTIFYING if name in properties}
+    kept[names.KEYS] = str(identity)
+    if by:
+        kept[names.BY] = by
+    return NewRecord(names.MARKS_TOPIC, 0, b"", kept, 0, 0, now_ms, host, host, reconsume_times, statement=statement)
 
 
 def _timed_mark(pending: Pending, kind: TimedMarkKind, now_ms: int) -> Statement:

@@ -7,20 +7,23 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from delaymq.broker.delivery.status import DeliveryCounters
-from delaymq.broker.delivery.timed.requests import requested_time
+from delaymq.broker.delivery.timed.requests import OnSameKey, check_expiry, delay_key, on_same_key, requested_time
+from delaymq.clock import utc_time
 from delaymq.message import names
 from delaymq.message.errors import IllegalMessageError
 from delaymq.message.levels import DelayLevels, queue_of_level
 from delaymq.message.marks import DUE_WIDTH, MARK_WIDTH, format_due
 from delaymq.message.properties import MAX_PROPERTIES_BYTES, encode_properties
 from delaymq.message.record import record_bytes
-from delaymq.message.timed_marks import Statement, first_due
-from delaymq.store.layout import TIMED_VERSION
+from delaymq.message.timed_marks import Statement, first_due, replacing_due
+from delaymq.store.errors import StoreFailedError
+from delaymq.store.layout import CHANGED_VERSION, TIMED_VERSION
 from delaymq.store.model import NewRecord
 from delaymq.throttled_log import ThrottledLogger, about_message
 
 if TYPE_CHECKING:
     from delaymq.broker.delivery.reader import DeliveryStore
+    from delaymq.schedule.timeline import Pending
 
 MARK_ROOM_BYTES = 1 + len(names.MARK) + 1 + MARK_WIDTH
 """Size of the longest mark with its name and separators."""
@@ -28,6 +31,9 @@ TIMED_ROOM_BYTES = 256
 """Additional properties that later records of a timed message may need: a mark, or the details of a carried one."""
 _MAX_NON_BODY_BYTES = 128 + names.MAX_TOPIC_LENGTH + MAX_PROPERTIES_BYTES
 """Maximum size of a record without its body: fixed fields, topic, properties."""
+_MANAGED = frozenset((names.DELAY_KEY, names.DELAY_EXPIRE_MS))
+"""Properties with which a message with a delay level is stored as a timed message."""
+_SCHEDULES = frozenset(names.TIMER_PROPERTIES)
 _INTEGER = re.compile(r"[+-]?[0-9]{1,10}\Z")
 _MAX_INT = 2**31 - 1
 _WIDEST_CHARACTER_BYTES = 4
@@ -67,6 +73,24 @@ def strip_own(properties: dict[str, str]) -> None:
             del properties[name]
 
 
+def check_half(properties: dict[str, str]) -> None:
+    """Raise IllegalMessageError if a half message could not be committed because of its DELAY_KEY."""
+    if requested_level(properties) or not _SCHEDULES.isdisjoint(properties):
+        check_expiry(properties)
+        if delay_key(properties) is not None and on_same_key(properties) is not OnSameKey.REPLACE:
+            raise IllegalMessageError(
+                f"a transaction cannot have {names.DELAY_ON_SAME_KEY}={on_same_key(properties)} because its commit must"
+                " succeed: use replace"
+            )
+
+
+def _drop_level(properties: dict[str, str], delay_ms: int) -> None:
+    """Replace a delay level by a delay, because levels have neither keys nor limits of lateness."""
+    if requested_level(properties):
+        properties[names.TIMER_DELAY_MS] = str(delay_ms)
+    properties.pop(names.DELAY, None)
+
+
 def requested_level(properties: dict[str, str]) -> int:
     """Return the delay level that a client requests; 0 if there is none.
 
@@ -81,6 +105,19 @@ def requested_level(properties: dict[str, str]) -> int:
             f"DELAY is {text[:32]!r}, which is not a delay level: use a whole number (0 means no delay)"
         )
     return max(level, 0)
+
+
+class KeyPendingError(IllegalMessageError):
+    """A message with the same DELAY_KEY is pending, and the producer does not want to replace it."""
+
+    def __init__(self, key: str, pending: Pending, *, is_kept: bool) -> None:
+        super().__init__(
+            f"a message with {names.DELAY_KEY} {key!r} is pending and due at {utc_time(pending.due_ms)}: cancel it, or"
+            f" send with {names.DELAY_ON_SAME_KEY}=replace or keep"
+        )
+        self.pending = pending
+        self.is_kept = is_kept
+        """Whether the producer receives the response to the pending message."""
 
 
 class DelayIngress:
@@ -104,6 +141,8 @@ class DelayIngress:
         self._throttled = throttled
         self._store = store
         self._may_state = store.format_version >= TIMED_VERSION
+        self.with_key: Callable[[str, str], Pending | None] = lambda topic, key: None
+        """Returns the pending message of a topic with a DELAY_KEY."""
         self.on_first_timed: Callable[[], object] | None = None
         """Called before the first timed message is stored."""
 
@@ -141,6 +180,11 @@ class DelayIngress:
         Raises IllegalMessageError if the request is invalid or exceeds timerMaxDelaySec. A commit must not fail because
         of a limit that was lowered.
         """
+        is_managed = not _MANAGED.isdisjoint(properties)
+        if level and is_managed:
+            if not is_commit:
+                self.check_level(level)
+            return self._now_ms() + self.levels.delay_ms(level)
         request = requested_time(properties, level)
         if request is None:
             return None
@@ -150,6 +194,8 @@ class DelayIngress:
         due_ms = request.due_ms(now_ms)
         if due_ms > _LATEST_DUE_MS:
             raise IllegalMessageError(f"the message would be due at {due_ms}: choose a time before {_LATEST_DUE_MS} ms")
+        if due_ms <= now_ms and names.DELAY_KEY in properties:
+            return now_ms  # it may replace a pending message
         return due_ms if due_ms > now_ms else None
 
     def prepare_timed(
@@ -160,7 +206,14 @@ class DelayIngress:
         Returns the statement of the record. Raises IllegalMessageError if the message cannot be delayed, and StoreError
         if the store cannot be marked as one with timed messages; `properties` is then unchanged.
         """
-        statement = first_due(due_ms)
+        replaced, key = None, delay_key(properties)
+        check_expiry(properties)
+        if key is not None:
+            replaced = self._replaced(properties, topic, key)
+        if replaced is None:
+            statement = first_due(due_ms)
+        else:
+            statement = replacing_due(due_ms, replaced.identity, replaced.due_ms)
         added = {names.TIMER_OUT_MS: str(due_ms), names.REAL_TOPIC: topic, names.REAL_QUEUE_ID: str(queue_id)}
         if account:
             added[names.ACCOUNT] = account
@@ -168,14 +221,29 @@ class DelayIngress:
         room = TIMED_ROOM_BYTES + statement.property_bytes
         if characters * _WIDEST_CHARACTER_BYTES + len(topic) + len(account) + 128 > MAX_PROPERTIES_BYTES - room:
             _check_room(properties, added, room)
+        if replaced is not None:
+            self._store.raise_format_version(CHANGED_VERSION)
         if not self._may_state:
-            self._store.raise_format_version()
+            self._store.raise_format_version(TIMED_VERSION)
             self._may_state = True
         if self.on_first_timed is not None:
             self.on_first_timed()
             self.on_first_timed = None
+        if key is not None or names.DELAY_EXPIRE_MS in properties:
+            _drop_level(properties, due_ms - self._now_ms())
         properties.update(added)
         return statement
+
+    def _replaced(self, properties: dict[str, str], topic: str, key: str) -> Pending | None:
+        """Return the pending message that a new one with the same key replaces. KeyPendingError."""
+        treatment = on_same_key(properties)
+        try:
+            pending = self.with_key(topic, key)
+        except OSError as error:
+            raise StoreFailedError(f"the index of pending messages cannot be read ({error})") from error
+        if pending is None or treatment is OnSameKey.REPLACE:
+            return pending
+        raise KeyPendingError(key, pending, is_kept=treatment is OnSameKey.KEEP)
 
     def check_copies(
         self, record: NewRecord, topic: str, *, added_bytes: int = MARK_ROOM_BYTES, topics: tuple[str, ...] = ()

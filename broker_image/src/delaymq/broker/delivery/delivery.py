@@ -10,6 +10,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
+from delaymq.broker.delivery.changes.changes import Changes
+from delaymq.broker.delivery.changes.lookup import Lookup
 from delaymq.broker.delivery.control import DeliveryControl
 from delaymq.broker.delivery.delay_rewrite import DelayIngress, DelaySettings
 from delaymq.broker.delivery.hand_over import HandOver
@@ -40,7 +42,6 @@ from delaymq.schedule.timeline import TimelineDamagedError
 from delaymq.schedule.timeline.inspection import next_due_by_level
 from delaymq.schedule.timeline.state import Capture
 from delaymq.store.errors import StoreOpenError
-from delaymq.store.layout import TIMED_VERSION
 from delaymq.store.model import Dispatched, StateFiles
 from delaymq.throttled_log import ThrottledLogger
 
@@ -111,16 +112,43 @@ class Delivery:
             on_dead_letter,
             on_delivered,
         )
+        self.lookup = Lookup(store, self._reader, self.timeline, self.is_settled)
+        """Finds messages by unique id and DELAY_KEY."""
+        self.ingress.with_key = self.lookup.pending_with_key
+        self.changes = self._make_changes()
+        """Changes pending messages on request."""
         self._resume(replay)
         self._offsets_file = OffsetsFile(store, self.delay_offsets, self._throttled)
-        self.carrier = Carrier(
-            store, self._reader, self._queues, self.timeline, settings, now_ms, self._hand_over.give_up
-        )
+        self.carrier = self._make_carrier()
         """Carries pending messages forward, so that old segments can be deleted."""
         self._pin = DeliveryPin(store, self.timeline)
         self.control = DeliveryControl(store, self.timeline, self._hand_over, now_ms)
         """Delivery policy. A caller that changes it must call `wake`."""
         self.control.load()
+
+    def _make_changes(self) -> Changes:
+        return Changes(
+            self._store,
+            self.timeline,
+            self._queues,
+            self.settings,
+            self.counters,
+            self._now_ms,
+            forget=self._hand_over.forget,
+            announce=self._announce,
+        )
+
+    def _make_carrier(self) -> Carrier:
+        return Carrier(
+            self._store,
+            self._reader,
+            self._queues,
+            self.timeline,
+            self.settings,
+            self._now_ms,
+            self._hand_over.give_up,
+            self.lookup.pending_in,
+        )
 
     def _resume(self, replay: Replay) -> None:
         """Determine the positions of the delay levels, and add the pending messages that the index lacks."""
@@ -175,8 +203,7 @@ class Delivery:
     def state(self) -> dict[str, object]:
         """Return the state for a snapshot, which is valid for the current end of the log."""
         self._saving = Capture(self.timeline)
-        has_statements = self._store.format_version >= TIMED_VERSION
-        return state_of(self._queues, self._saving.reference, has_statements=has_statements)
+        return state_of(self._queues, self._saving.reference, self._store.format_version)
 
     def state_files(self) -> StateFiles | None:
         """Return the files to which the result of `state` refers."""
@@ -202,8 +229,19 @@ class Delivery:
         text, identity = record.properties[names.DUE], record.physical_offset
         if text.count(":") > _COLONS_OF_FIRST and (due := own_due(text, identity)) is not None:
             identity = due.identity  # it carries a message forward
+            if due.replaced is not None:
+                self._replace(due, record)
         self.timeline.add(entry_of(self.timeline, record, record.tags_code, identity))
         self._announce(record.tags_code)
+
+    def _replace(self, due: TimedDue, record: Dispatched) -> None:
+        """End the pending message that a new one with the same DELAY_KEY replaces."""
+        partition = self.timeline.partitions.find(record.properties.get(names.REAL_TOPIC, ""))
+        if partition is None or due.replaced is None:
+            return
+        pending = self.timeline.taken(due.replaced) or self.timeline.find(due.replaced_due_ms, due.replaced, partition)
+        if pending is not None:
+            self.changes.end(pending)
 
     def _announce(self, due_ms: int) -> None:
         if due_ms < self._announced_ms:
@@ -287,7 +325,7 @@ class Delivery:
 
     def set_settings(self, settings: DelaySettings) -> None:
         """Apply a changed configuration."""
-        self.settings = self.ingress.settings = self.carrier.settings = settings
+        self.settings = self.ingress.settings = self.carrier.settings = self.changes.settings = settings
 
     def status(self) -> dict[str, object]:
         """Return the content of `/api/v1/delay`."""

@@ -10,6 +10,7 @@ from typing import NamedTuple, TypeAlias
 from delaymq.broker.delivery.copies import (
     Fate,
     copy_of,
+    mark_of_expired,
     mark_of_unreadable,
     mark_of_unreadable_timed,
     timed_copy_of,
@@ -19,6 +20,7 @@ from delaymq.broker.delivery.queue_state import QueueState
 from delaymq.broker.delivery.reader import DeliveryStore, ScheduleReader
 from delaymq.broker.delivery.status import DeliveryCounters, LatenessHistogram
 from delaymq.broker.delivery.tally import Tally
+from delaymq.broker.delivery.timed.requests import expiry_ms
 from delaymq.broker.delivery.topic_lateness import TopicLateness
 from delaymq.message import names
 from delaymq.message.levels import queue_of_level
@@ -210,6 +212,10 @@ class HandOver:
             if self._on_delivered is not None:
                 self._on_delivered(topic, queue_id, size, messages)
 
+    def forget(self, identity: int) -> None:
+        """Make no further attempt for a message that was taken before, because it has ended or was moved."""
+        self.retries.remove(identity)
+
     def stop(self, error: Exception) -> None:
         """Stop because the index of pending messages cannot be read; a start builds it again from the log."""
         reason = f"the index of pending messages cannot be read ({error}): restart the broker, which builds it again"
@@ -284,7 +290,7 @@ class HandOver:
         if level and pending.record != pending.identity and self._is_unflushed(pending):
             self.retries.give_back(entry, now_ms + _UNFLUSHED_WAIT_MS)
             return
-        due = self._due_of_level(pending, level, now_ms) if level else self._due_timed(pending, now_ms)
+        due = self._due_of_level(pending, level, now_ms) if level else self._due_timed(entry, pending, now_ms)
         if due is None:
             return
         record, fate, copy, due_ms, is_foreign = due
@@ -324,8 +330,8 @@ class HandOver:
         fate, copy = copy_of(record, properties, refused=refused, has_own_due=own_due_ms is not None)
         return _Due(record, fate, copy, due_ms, own_due_ms is None)
 
-    def _due_timed(self, pending: Pending, now_ms: int) -> _Due | None:
-        """Return a timed message; None if it is given up."""
+    def _due_timed(self, entry: Entry, pending: Pending, now_ms: int) -> _Due | None:
+        """Return a timed message; None if it is given up, or has to wait for the disk."""
         record = self._reader.timed_record(pending)
         if record is None and pending.record != pending.identity:
             record = self._reader.timed_record(pending._replace(record=pending.identity))
@@ -333,6 +339,12 @@ class HandOver:
             self._give_up_unreadable_timed(pending, now_ms)
             return None
         properties = decode_properties(record.raw_properties)
+        if names.MARK in properties and self._is_unflushed(pending):
+            self.retries.give_back(entry, now_ms + _UNFLUSHED_WAIT_MS)
+            return None
+        expire_ms = expiry_ms(properties)
+        if expire_ms is not None and now_ms - pending.due_ms > expire_ms:
+            return _Due(record, Fate.EXPIRED, mark_of_expired(record, pending, now_ms), pending.due_ms, False)
         refused = self._is_refused(pending.due_ms)
         fate, copy = timed_copy_of(record, properties, pending, now_ms, refused=refused)
         return _Due(record, fate, copy, pending.due_ms, False)
@@ -340,8 +352,8 @@ class HandOver:
     def _is_unflushed(self, pending: Pending) -> bool:
         """Whether a power failure could lose the record of a message.
 
-        A copy of a message with a delay level names only its record, which must then prove that an earlier one, which
-        it carries forward, was replaced.
+        The record of a message that was carried forward or moved from a delay level proves that an earlier one was
+        replaced. A copy of the message does not.
         """
         return pending.record + pending.size > self._store.flushed_offset
 
@@ -459,5 +471,7 @@ class HandOver:
             )
         elif fate is Fate.REFUSED:
             counters.refused += 1
+        elif fate is Fate.EXPIRED:
+            counters.expired += 1
         else:
             counters.dropped += 1

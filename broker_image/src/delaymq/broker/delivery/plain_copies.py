@@ -83,8 +83,10 @@ def plain_copy(data: bytes, pending: Pending, topic: str, level: int, now_ms: in
         statement, encoded = None, raw + f"{_MARK_BEGINNING}{mark}".encode()
     else:
         without = without_due(raw)
-        if without is None or names.ACCOUNT in properties:
+        if without is None or names.ACCOUNT in properties or names.DELAY_EXPIRE_MS in properties:
             return None
+        if properties.get(names.TIMER_OUT_MS) != str(pending.due_ms):
+            return None  # it was moved
         del properties[names.DUE]
         encoded = without
         statement = end_of(_TIMED_DELIVERED, now_ms, pending.identity, place, pending.due_ms)

@@ -32,6 +32,7 @@ from delaymq.message.timed_marks import TimedMark
 from delaymq.schedule import Settled
 from delaymq.schedule.timeline import RunFiles, Timeline
 from delaymq.schedule.timeline.runs import Sizes
+from delaymq.store.layout import BASE_VERSION, CHANGED_VERSION, TIMED_VERSION
 from delaymq.store.model import Dispatched
 
 STATE_VERSION = 1
@@ -47,17 +48,18 @@ _NO_TOPIC = 0
 _logger = logging.getLogger(__name__)
 
 
-def state_of(queues: dict[int, QueueState], timeline: dict[str, object], *, has_statements: bool) -> dict[str, object]:
+def state_of(queues: dict[int, QueueState], timeline: dict[str, object], version: int) -> dict[str, object]:
     """Return the state for a snapshot: `{"version": 1, "queues": {"0": {"low": n, "above": […], "foreign": […]}}, …}`.
 
-    `timeline` describes the index of pending messages. `has_statements` is as in `TimedReplay`.
+    `timeline` describes the index of pending messages. `version` is the format version of the store.
     """
     return {
         "version": STATE_VERSION,
         "queues": {str(queue_id): queue.as_json() for queue_id, queue in queues.items()},
         "timeline": timeline,
         "levelsInTimeline": True,
-        "statements": has_statements,
+        "statements": version >= TIMED_VERSION,
+        "changes": version >= CHANGED_VERSION,
     }
 
 
@@ -135,8 +137,10 @@ class Replay:
         stated = state if isinstance(state, dict) else {}
         # Earlier versions saved no index before the first timed message, and no messages of the levels in it.
         reference = stated.get("timeline")
-        has_statements = reference is not None and stated.get("statements") is not False
-        self.timed.restore(reference, whole_log=state is None, has_statements=has_statements)
+        version = BASE_VERSION
+        if reference is not None and stated.get("statements") is not False:
+            version = CHANGED_VERSION if stated.get("changes") is True else TIMED_VERSION
+        self.timed.restore(reference, whole_log=state is None, version=version)
         self._has_levels = reference is not None and stated.get("levelsInTimeline") is True
 
     def _start(self, state: object | None) -> None:
@@ -167,10 +171,20 @@ class Replay:
             self._entry(record)
         elif record.topic == names.TIMER_TOPIC:
             self.timed.entry(record)
+            if names.MARK in record.properties:
+                self.timed.version = CHANGED_VERSION
+                self._claim(record)  # it was moved from a delay level
         elif not _SETTLING.isdisjoint(record.properties):
-            self.timed.settle(record)
-            if (claim := claim_of(record)) is not None and not self._decide(claim):
-                self._waiting.append(claim)
+            mark = self.timed.settle(record)
+            if mark is not None and mark.queue is not None:
+                self.timed.version = CHANGED_VERSION
+                self._settle_named_by(mark, record.properties.get(names.REAL_TOPIC, ""))
+            else:
+                self._claim(record)
+
+    def _claim(self, record: Dispatched) -> None:
+        if (claim := claim_of(record)) is not None and not self._decide(claim):
+            self._waiting.append(claim)
 
     def _entry(self, record: Dispatched) -> None:
         queue_id, offset, properties = record.queue_id, record.queue_offset, record.properties
@@ -187,17 +201,24 @@ class Replay:
         seen.add(offset, record.physical_offset, fingerprint_of(record), number)
         if names.MARK in properties and (mark := carried_from(properties, queue_id, record.physical_offset)):
             seen.identities[offset] = mark.identity
-            self._settle_carried(mark, topic, seen)
+            self._settle_named_by(mark, topic)
         seen.trim(queue.settled.low)
         if parse_due(properties.get(names.DUE, ""), queue_id, offset) is None and offset not in queue.settled:
             queue.foreign.add(offset)
             self._foreign.setdefault(foreign_key_of(record, properties), []).append((queue_id, offset))
 
-    def _settle_carried(self, mark: TimedMark, topic: str, seen: _Seen) -> None:
+    def _settle_named_by(self, mark: TimedMark, topic: str) -> None:
+        """Settle the entry that a mark of form 2 names: it was carried forward or cancelled."""
         assert mark.queue is not None
         queue_id, offset = mark.queue
-        self.queues[queue_id].settled.settle(offset)
-        seen.identities.pop(offset, None)
+        queue = self.queues.get(queue_id)
+        if queue is None:
+            if self._whole_log:
+                return  # the entry's record was deleted
+            queue = self.queues[queue_id] = QueueState()
+        queue.settled.settle(offset)
+        if (seen := self._seen.get(queue_id)) is not None:
+            seen.identities.pop(offset, None)
         if self._is_indexed(queue_id, offset) and self.timed.timeline is not None:
             end_carried(self.timed.timeline, mark, topic, UNKNOWN_TOPIC)
 

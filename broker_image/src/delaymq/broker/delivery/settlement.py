@@ -18,7 +18,7 @@ from delaymq.store.model import Dispatched
 ANYWHERE = -1
 """An unknown physical offset."""
 _DUE_PLACE = re.compile(r"\d{16}:(\d{4}):(\d{20})\Z", re.ASCII)
-_ELSEWHERE = frozenset({names.MARKS_TOPIC, names.SCHEDULE_DLQ_TOPIC})
+_ELSEWHERE = frozenset({names.MARKS_TOPIC, names.SCHEDULE_DLQ_TOPIC, names.TIMER_TOPIC})
 """Topics of records that settle an entry without being its copy in the real topic."""
 
 
@@ -39,7 +39,7 @@ class Claim:
     by_mark: bool
     """Whether the record carries a mark."""
     elsewhere: bool
-    """Whether it is a dead letter or a mark alone, whose topic and queue differ from those of the entry."""
+    """Whether it is a dead letter, a mark alone or a moved message, whose topic and queue differ from the entry's."""
     physical_offset: int
     real_topic: str | None
     """REAL_TOPIC and REAL_QID: destination of the entry."""

@@ -34,6 +34,10 @@ class DeliveryCounters:
     """Dropped messages for the half topic, as in RocketMQ."""
     refused: int = 0
     """Overdue messages that were dropped on request, each settled by a mark."""
+    expired: int = 0
+    """Messages that were dropped because they were later than their producers allowed."""
+    changed: dict[str, int] = field(default_factory=dict)
+    """Changes of pending messages on request, by kind of the mark."""
     corrupt: int = 0
     """Entries with an unreadable record."""
     gone: int = 0

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from delaymq.broker.delivery.delay_rewrite import KeyPendingError
 from delaymq.broker.processors.send import place, too_large
+from delaymq.broker.requests.errors import message_illegal
 from delaymq.broker.requests.results import Deferred, RelayedRequests
-from delaymq.broker.sending.admission import Admitted, admit, check_copies
+from delaymq.broker.sending.admission import ActionRequestedError, Admitted, admit, check_copies
 from delaymq.message import names
 from delaymq.message.errors import IllegalMessageError
 from delaymq.message.flags import TRANSACTION_MASK
@@ -49,7 +51,7 @@ def send_reply(broker: Broker, session: Session, command: Command) -> Response |
     _, topic, queue_id = place(broker, session, command, header)
     text = header.properties or ""
     # Validate first: a reply must not be pushed and then rejected, because the client would send it again.
-    reply = _Reply(session, command, header, queue_id, admit(broker, topic, queue_id, text, False))
+    reply = _Reply(session, command, header, queue_id, _admitted(broker, topic, queue_id, text))
     properties = parse_properties(text)
     requester = properties.get(names.REPLY_TO_CLIENT)
     if requester is None:
@@ -71,6 +73,20 @@ def send_reply(broker: Broker, session: Session, command: Command) -> Response |
         return broker.guarded(command.code, lambda: _store_reply(broker, reply, outcome))
 
     return RelayedRequests([(producer.session, push)], PUSH_TIMEOUT_MS, answer)
+
+
+def _admitted(broker: Broker, topic: str, queue_id: int, text: str) -> Admitted:
+    """Return a reply as it is to be stored. It is stored later, and by then, what it would change may have changed."""
+    try:
+        admitted = admit(broker, topic, queue_id, text, False)
+    except (ActionRequestedError, KeyPendingError):
+        admitted = None
+    if admitted is None or (admitted[4] is not None and names.DELAY_KEY in admitted[2]):
+        raise message_illegal(
+            f"a reply cannot have {names.DELAY_ACTION}, {names.TIMER_DELETE_UNIQUE_KEY} or {names.DELAY_KEY}: send an"
+            " ordinary message"
+        )
+    return admitted
 
 
 def _failed(remark: str) -> Response:

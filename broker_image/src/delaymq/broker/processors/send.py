@@ -7,8 +7,10 @@ from random import randrange
 from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
+from delaymq.broker.delivery.delay_rewrite import KeyPendingError
 from delaymq.broker.delivery.timed.requests import recall_handle
 from delaymq.broker.processors.batched import BATCHED_AT_ONCE, Batch
+from delaymq.broker.processors.delay_changes import change_by_message
 from delaymq.broker.processors.retries import own_retry, without_transaction
 from delaymq.broker.requests.errors import (
     message_illegal,
@@ -18,7 +20,7 @@ from delaymq.broker.requests.errors import (
     unavailable,
 )
 from delaymq.broker.requests.results import Deferred, TimeSliced
-from delaymq.broker.sending.admission import admit, check_copies
+from delaymq.broker.sending.admission import ActionRequestedError, admit, check_copies
 from delaymq.broker.statistics.put_times import SLOW_S
 from delaymq.broker.topics import WRITE
 from delaymq.message import names
@@ -36,6 +38,7 @@ from delaymq.store.model import NewRecord
 if TYPE_CHECKING:
     from delaymq.broker.broker import Broker
     from delaymq.broker.requests.session import Session
+    from delaymq.schedule.timeline import Pending
 
 _closed_topics: Final = names.CLOSED_TO_CLIENTS
 _new = tuple.__new__
@@ -78,9 +81,14 @@ def send_one(
     sys_flag = header.sys_flag
     if config.topic_filter_type == "MULTI_TAG":
         sys_flag |= MULTI_TAGS
-    stored_topic, stored_queue_id, properties, waits, statement = admit(
-        broker, topic, queue_id, header.properties or "", dead_letter, account_of(broker, command)
-    )
+    try:
+        stored_topic, stored_queue_id, properties, waits, statement = admit(
+            broker, topic, queue_id, header.properties or "", dead_letter, account_of(broker, command)
+        )
+    except ActionRequestedError as action:
+        return change_by_message(broker, session, command, topic, action.properties)
+    except KeyPendingError as error:
+        return _kept(broker, topic, answered_queue_id, error.pending)
     if sys_flag & TRANSACTION_MASK:
         if stored_topic != names.HALF_TOPIC:
             raise no_permission("the sys flag marks the message as transactional: send it with property TRAN_MSG=true")
@@ -116,6 +124,25 @@ def send_one(
     if broker.waits_for_flush and (waits or is_retry):
         # Ignore the WAIT=false of an earlier retry: the consumer discards the original after this response.
         return _when_flushed(broker, answer, offset + appended.size)
+    return Response(0, None, answer)
+
+
+def _kept(broker: Broker, topic: str, queue_id: int, pending: Pending) -> Response | Deferred:
+    """Return the response to a message that is not stored because one with its DELAY_KEY is pending."""
+    record = broker.store.record_at(pending.record)
+    answer = {
+        "msgId": f"{broker.message_id_prefix}{pending.record:016X}",
+        "queueId": str(queue_id),
+        "queueOffset": str(record.queue_offset if record is not None else 0),
+        "MSG_REGION": broker.region,
+        "TRACE_ON": broker.trace_on,
+        "delayKept": "true",
+    }
+    unique_key = record.properties.get(names.UNIQUE_KEY) if record is not None else None
+    if unique_key:
+        answer["recallHandle"] = recall_handle(topic, broker.config.broker_name, pending.due_ms, unique_key)
+    if broker.waits_for_flush:
+        return _when_flushed(broker, answer, pending.record + pending.size)
     return Response(0, None, answer)
 
 

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
-from delaymq.broker.delivery.delay_rewrite import TIMED_ROOM_BYTES, requested_level, strip_own
+from delaymq.broker.delivery.delay_rewrite import (
+    TIMED_ROOM_BYTES,
+    KeyPendingError,
+    check_half,
+    requested_level,
+    strip_own,
+)
 from delaymq.broker.delivery.timed.requests import OF_EARLIER_TIMERS, drop_earlier_timer
 from delaymq.broker.requests.errors import message_illegal, store_refusal
 from delaymq.broker.transactions.records import CHECK_ROOM_BYTES, delay_room_bytes
@@ -12,6 +18,8 @@ from delaymq.message import names
 from delaymq.message.errors import IllegalMessageError
 from delaymq.message.properties import MAX_PROPERTIES_BYTES, encode_properties, parse_properties
 from delaymq.message.timed_marks import MAX_FIRST_DUE_BYTES, Statement
+from delaymq.protocol.codes import ResponseCode
+from delaymq.protocol.errors import RequestError
 from delaymq.store.errors import StoreError
 
 if TYPE_CHECKING:
@@ -23,13 +31,24 @@ _SURELY_FITS_CHARACTERS: Final = 7_000
 """Properties with fewer characters always fit, even with 4 bytes for each and the properties that the broker adds."""
 
 
-_RULED: Final = frozenset((names.DELAY, names.TRANSACTION_PREPARED, *names.TIMER_PROPERTIES, *OF_EARLIER_TIMERS))
+_ACTIONS: Final = frozenset((names.DELAY_ACTION, names.TIMER_DELETE_UNIQUE_KEY))
+_RULED: Final = frozenset(
+    (names.DELAY, names.TRANSACTION_PREPARED, *names.TIMER_PROPERTIES, *OF_EARLIER_TIMERS, *_ACTIONS)
+)
 """Properties that decide where a message is stored."""
 
 
 Admitted: TypeAlias = tuple[str, int, dict[str, str], bool, Statement | None]
 """A message as it is to be stored: topic, queue id, properties, whether the producer waits for the flush, and the
 statement of a timed message."""
+
+
+class ActionRequestedError(Exception):
+    """The message is not to be stored: it requests a change of a pending one."""
+
+    def __init__(self, properties: dict[str, str]) -> None:
+        super().__init__(properties.get(names.DELAY_ACTION, ""))
+        self.properties = properties
 
 
 class Admission(Protocol):
@@ -53,7 +72,8 @@ def admit(broker: Admission, topic: str, queue_id: int, text: str, dead_letter: 
 
     `text` contains the properties as sent, `account` names the producer's account. RETRY_TOPIC is kept only in messages
     that a consumer sends to its retry topic: RocketMQ's clients set it nowhere else, and consumers treat a retry as a
-    message of the topic that it names. Raises RequestError if a property is invalid or the properties do not fit.
+    message of the topic that it names. Raises RequestError if a property is invalid or the properties do not fit,
+    ActionRequestedError, and KeyPendingError if the message is not to be stored because of a pending one.
     """
     properties = parse_properties(text)
     if names.OWN_PREFIX in text:
@@ -66,9 +86,11 @@ def admit(broker: Admission, topic: str, queue_id: int, text: str, dead_letter: 
         del properties[names.RETRY_TOPIC]
     level, due_ms, statement, retry, is_half = 0, None, None, False, False
     if not _RULED.isdisjoint(properties):
+        is_retry = topic.startswith(names.RETRY_PREFIX)
+        if not (is_retry or dead_letter or _ACTIONS.isdisjoint(properties)):
+            raise ActionRequestedError(properties)
         drop_earlier_timer(properties)
         level = level_of(properties)
-        is_retry = topic.startswith(names.RETRY_PREFIX)
         retry = level > 0 and is_retry
         # Old clients leave the property in messages that they send for a retry. Those are not transactions.
         is_half = names.TRANSACTION_PREPARED in properties and not (dead_letter or retry) and _is_half(properties)
@@ -103,6 +125,7 @@ def _half(
     """Return topic, queue and properties of a half message. Raises RequestError if its commit could not be stored."""
     try:
         broker.delivery.ingress.check_level(level)
+        check_half(properties)
     except IllegalMessageError as error:
         raise message_illegal(str(error)) from error
     return broker.transactions.prepare(properties, topic, queue_id)
@@ -129,10 +152,15 @@ def timed(
 ) -> Statement:
     """Change `properties` to those of a pending message that is due at `due_ms`; return the record's statement.
 
-    Raises RequestError if the message cannot be delayed this way.
+    Raises RequestError if the message cannot be delayed this way, and KeyPendingError if it is not to be stored because
+    a pending one has the same key.
     """
     try:
         return broker.delivery.ingress.prepare_timed(properties, topic, queue_id, due_ms, account)
+    except KeyPendingError as error:
+        if error.is_kept:
+            raise
+        raise RequestError(ResponseCode.ILLEGAL_OPERATION, str(error)) from error
     except (IllegalMessageError, StoreError) as error:
         raise store_refusal(error) from error
 
@@ -183,6 +211,8 @@ def admit_batched(
         if names.TRANSACTION_PREPARED in properties and _is_half(properties):
             raise message_illegal("a batch cannot be a transaction: send its messages individually")
         drop_earlier_timer(properties)
+        if not _ACTIONS.isdisjoint(properties):
+            raise message_illegal("a message of a batch cannot change a pending one: send it individually")
         level = level_of(properties)
         if level > 0:
             raise message_illegal(
@@ -191,6 +221,8 @@ def admit_batched(
             )
         due_ms = due_time_of(broker, properties, 0)
         if due_ms is not None:
+            if names.DELAY_KEY in properties:
+                raise message_illegal(f"a message of a batch cannot have {names.DELAY_KEY}: send it individually")
             statement = timed(broker, properties, topic, queue_id, due_ms, account)
     if len(text) + shared_characters > _SURELY_FITS_CHARACTERS:
         check_size(properties)

@@ -84,6 +84,7 @@ class EndTransaction:
         level, statement = requested_level(properties), None
         due_ms = self._ingress.requested_time(properties, level, is_commit=True)
         if due_ms is not None:
+            properties.pop(names.DELAY_ON_SAME_KEY, None)  # a commit must not fail, so it replaces
             statement = self._ingress.prepare_timed(properties, topic, queue_id, due_ms)
             topic, queue_id = names.TIMER_TOPIC, 0
         elif level > 0:

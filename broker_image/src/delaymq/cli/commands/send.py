@@ -6,8 +6,9 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from enum import StrEnum
 from itertools import chain, repeat
 from pathlib import Path
 from typing import Annotated, BinaryIO, Final
@@ -33,6 +34,15 @@ MAX_INPUT_BYTES: Final = 4 * 1024 * 1024
 MAX_AT_ONCE: Final = 1_000
 MAX_RATE: Final = 1_000_000
 
+
+class SameKey(StrEnum):
+    """Treatments of a message whose delay key is that of a pending one."""
+
+    REPLACE = "replace"
+    KEEP = "keep"
+    REFUSE = "refuse"
+
+
 DelayOption = Annotated[
     str | None,
     typer.Option(metavar="DURATION", help="Delivery delay, such as 1500ms, 5s, 1.5h or 7d, by the broker's clock."),
@@ -43,6 +53,14 @@ DueOption = Annotated[
 ]
 LevelOption = Annotated[
     int | None, typer.Option(min=1, max=MAX_LEVELS, help="Delay level of the broker's table, counted from 1.")
+]
+DelayKeyOption = Annotated[
+    str | None,
+    typer.Option(metavar="KEY", help="Name of the pending message, unique in its topic, by which it can be changed."),
+]
+SameKeyOption = Annotated[SameKey, typer.Option(help="Treatment if a message with this --delay-key is pending.")]
+ExpireOption = Annotated[
+    str | None, typer.Option(metavar="DURATION", help="Drop the message if it would be later than this.")
 ]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Only print the number of sent messages at the end.")]
 
@@ -59,6 +77,9 @@ def send(
     delay: DelayOption = None,
     at: DueOption = None,
     delay_level: LevelOption = None,
+    delay_key: DelayKeyOption = None,
+    on_same_key: SameKeyOption = SameKey.REPLACE,
+    expire: ExpireOption = None,
     key: Annotated[
         list[str] | None, typer.Option("--key", metavar="KEY", help="A key to find the message by; repeatable.")
     ] = None,
@@ -98,31 +119,52 @@ def send(
     messages = chain.from_iterable(repeat(replace(message, body=text), count) for text in texts)
     show = _nothing if quiet else (_show_json(delay) if as_json else _show_line(message))
 
+    managed = _managed(delay_key, on_same_key, expire)
+
+    sending = _Sending(show, at_once, rate, managed)
+    bar = progress("messages", total) if quiet else nullcontext(lambda: None)
+
     async def work(client: Client) -> int:
-        sending = _Sending(show, at_once, rate)
-        began = time.monotonic()
-        bar = progress("messages", total) if quiet else nullcontext(lambda: None)
-        try:
-            with bar as step:
-                async with Producer(client, "delaymq-send") as producer:
-                    await sending.all(producer, in_thread(messages), step)
-        except (ClientError, IllegalMessageError, ValueError) as error:
-            if not sending.sent:
-                raise
-            text = f"{explain(error, where.namesrv)} (sent before the error: {counted(sending.sent, 'message')})"
-            raise CommandError(text, exit_code_of(error)) from error
-        if quiet:
-            _report(sending.sent, time.monotonic() - began, as_json)
-        return 0
+        return await _send_all(client, sending, messages, bar, quiet=quiet, as_json=as_json, namesrv=where.namesrv)
 
     raise typer.Exit(with_client(where, work))
+
+
+async def _send_all(
+    client: Client,
+    sending: _Sending,
+    messages: Iterator[Message],
+    bar: AbstractContextManager[Callable[[], None]],
+    *,
+    quiet: bool,
+    as_json: bool,
+    namesrv: str,
+) -> int:
+    """Send all messages and return the exit code. CommandError also states how many were sent."""
+    began = time.monotonic()
+    try:
+        with bar as step:
+            async with Producer(client, "delaymq-send") as producer:
+                await sending.all(producer, in_thread(messages), step)
+    except (ClientError, IllegalMessageError, ValueError) as error:
+        if not sending.sent:
+            raise
+        text = f"{explain(error, namesrv)} (sent before the error: {counted(sending.sent, 'message')})"
+        raise CommandError(text, exit_code_of(error)) from error
+    if quiet:
+        _report(sending.sent, time.monotonic() - began, as_json)
+    return 0
 
 
 class _Sending:
     """Sends concurrently up to a limit and a rate, and shows results in the order of sending."""
 
-    def __init__(self, show: Callable[[SendResult], None], at_once: int, rate: float | None) -> None:
+    def __init__(
+        self, show: Callable[[SendResult], None], at_once: int, rate: float | None, managed: dict[str, str]
+    ) -> None:
+        """`managed` are arguments of `Producer.schedule`; without any, messages need no due time."""
         self.sent = 0
+        self._managed = managed
         self._show = show
         self._at_once = at_once
         self._rate = rate
@@ -137,7 +179,7 @@ class _Sending:
                 if self._rate is not None:
                     await asyncio.sleep(max(began + number / self._rate - time.monotonic(), 0))
                 number += 1
-                under_way.append(asyncio.create_task(producer.send(message)))
+                under_way.append(asyncio.create_task(self._send(producer, message)))
                 # Before the next line is read, so that slow input shows each result immediately.
                 while under_way and (len(under_way) >= self._at_once or under_way[0].done()):
                     self._done(await under_way.popleft(), step)
@@ -147,6 +189,14 @@ class _Sending:
             for task in under_way:
                 task.cancel()
             await asyncio.gather(*under_way, return_exceptions=True)
+
+    async def _send(self, producer: Producer, message: Message) -> SendResult:
+        if not self._managed:
+            return await producer.send(message)
+        key, on_same_key = self._managed.get("key"), self._managed.get("on_same_key", "replace")
+        expire_after = self._managed.get("expire_after")
+        scheduled = await producer.schedule(message, key=key, on_same_key=on_same_key, expire_after=expire_after)
+        return scheduled.result
 
     def _done(self, result: SendResult, step: Callable[[], None]) -> None:
         self.sent += 1
@@ -171,6 +221,7 @@ def _show_json(delay: str | None) -> Callable[[SendResult], None]:
                 "delay": delay,
                 "dueMs": result.due_ms,
                 "recallHandle": result.recall_handle,
+                "kept": result.is_kept,
             }
         )
 
@@ -183,7 +234,8 @@ def _show_line(message: Message) -> Callable[[SendResult], None]:
     def show(result: SendResult) -> None:
         place = f"{result.queue.broker_name}, queue {result.queue.queue_id}"
         status = "" if result.status == 0 else f" ({result.status.name})"
-        line = f"sent {result.message_id} to {message.topic} ({place}, {_when(message, result)}){status}"
+        verb = "kept" if result.is_kept else "sent"
+        line = f"{verb} {result.message_id} to {message.topic} ({place}, {_when(message, result)}){status}"
         out.print(line, soft_wrap=True)
 
     return show
@@ -221,6 +273,19 @@ def _checked_delay(delay: str | None, at: str | None, delay_level: int | None) -
     except NoSuchDelayError as error:
         raise CommandError(f"--delay: {error}", EXIT_USAGE) from error
     return delay
+
+
+def _managed(delay_key: str | None, on_same_key: SameKey, expire: str | None) -> dict[str, str]:
+    """Return the arguments of `Producer.schedule`; CommandError if one is invalid."""
+    if on_same_key is not SameKey.REPLACE and delay_key is None:
+        raise CommandError("--on-same-key needs --delay-key", EXIT_USAGE)
+    try:
+        if expire is not None:
+            delay_in_ms(expire)
+    except NoSuchDelayError as error:
+        raise CommandError(f"--expire: {error}", EXIT_USAGE) from error
+    managed = {} if expire is None else {"expire_after": expire}
+    return managed if delay_key is None else {**managed, "key": delay_key, "on_same_key": on_same_key.value}
 
 
 def _properties(words: list[str]) -> dict[str, str]:

@@ -24,9 +24,14 @@ batches: such a message would be delivered immediately. The client therefore use
 """
 
 
+CHANGE_SETTING: Final = "recallMessageEnable"
+"""A setting of brokers on which pending messages can be changed. Others would store and deliver the request."""
+
+
 class _Support(NamedTuple):
     levels: DelayLevels
     has_timers: bool
+    has_changes: bool
 
 
 class BrokerDelays:
@@ -59,7 +64,16 @@ class BrokerDelays:
                 f"require: use a delay level, or upgrade it to a version of DelayMQ with the setting {TIMER_SETTING}"
             )
 
-    async def _support(self, address: str, *, fresh: bool) -> _Support:
+    async def require_changes(self, address: str) -> None:
+        """Raise NoSuchDelayError unless the broker at `address` can change pending messages."""
+        # It may just have been upgraded.
+        if not ((await self._support(address)).has_changes or (await self._support(address, fresh=True)).has_changes):
+            raise NoSuchDelayError(
+                f"the broker at {address} does not know keys and changes of pending messages: upgrade it to a version"
+                f" of DelayMQ with the setting {CHANGE_SETTING}"
+            )
+
+    async def _support(self, address: str, *, fresh: bool = False) -> _Support:
         now = now_ms()
         known = self._known.get(address)
         if known is not None and not fresh and now - known[0] < self._table_ms:
@@ -70,7 +84,10 @@ class BrokerDelays:
 
     async def _request_support(self, address: str) -> _Support:
         settings = await self._settings(address)
-        return _Support(table_of(settings), SETTING_OF_OURS in settings and TIMER_SETTING in settings)
+        has_timers, has_changes = (
+            SETTING_OF_OURS in settings and name in settings for name in (TIMER_SETTING, CHANGE_SETTING)
+        )
+        return _Support(table_of(settings), has_timers, has_changes)
 
     async def require_delayed_commits(self, address: str) -> None:
         """Raise NoSuchDelayError unless the broker at `address` delays a transaction's message at its commit."""

@@ -23,11 +23,13 @@ from delaymq.client.errors import (
 from delaymq.client.messages import Message, ReceivedMessage, SendResult
 from delaymq.client.options import ProducerOptions
 from delaymq.client.producer.in_flight import InFlight
+from delaymq.client.producer.scheduled import Changed, DelayChanges, Scheduled, delay_properties, schedule_of
 from delaymq.client.sending.outgoing import Outgoing, outgoing_batch, outgoing_message
 from delaymq.client.sending.sender import Sender
 from delaymq.client.trace.tracer import Tracer
 from delaymq.clock import now_ms
 from delaymq.message import names
+from delaymq.message.errors import IllegalMessageError
 from delaymq.message.names import group_problem
 from delaymq.protocol.bodies import ConsumerData, MessageQueue, ProducerData
 
@@ -58,6 +60,7 @@ class Producer:
         self.options = options or ProducerOptions()
         self._in_flight = InFlight(self.options.max_unanswered_sends, self.options.max_unanswered_bytes)
         self._sender = Sender(client, group, self.options)
+        self._changes = DelayChanges(client, group, self.options)
         self._tracer: Tracer | None = None
         if self.options.enable_trace:
             self._tracer = Tracer(client, group, "PRODUCE", self.options.trace_topic)
@@ -125,6 +128,71 @@ class Producer:
         self._check(queue, ordering_key)
         outgoing = await outgoing_message(message, self._client.unique_ids, self.options, delay=delay, at=at)
         return await self._send(outgoing, queue, ordering_key, timeout_ms)
+
+    async def schedule(
+        self,
+        message: Message,
+        *,
+        at: datetime | None = None,
+        after: Delay | None = None,
+        key: str | None = None,
+        on_same_key: str = "replace",
+        expire_after: Delay | None = None,
+        timeout_ms: int | None = None,
+    ) -> Scheduled:
+        """Send a message that is due later, and return an object by which it can be cancelled and moved.
+
+        `at` and `after` are as `at` and `delay` of `send`. `key` names the message while it is pending, and is unique
+        in its topic. If a message with this key is pending, it is replaced. With `on_same_key="keep"`, it is kept
+        instead of the new one, and with `refuse`, the new one is rejected. A message that would be later than
+        `expire_after` is dropped.
+
+        Keys are unique within a broker, so a message with a key is sent to a queue chosen by the key. Its broker may
+        change if the number of queues does. Errors as `send`; NoSuchDelayError also if the broker supports no keys.
+        """
+        self._check(None, None)
+        own = delay_properties(key, on_same_key, expire_after)
+        outgoing = await outgoing_message(message, self._client.unique_ids, self.options, own, delay=after, at=at)
+        if outgoing.schedule is None and not message.delay_level and key is None:
+            raise IllegalMessageError("a scheduled message needs a due time: give at or after")
+        result = await self._send(outgoing, None, key, timeout_ms)
+        return Scheduled(self._changes, message.topic, key, result)
+
+    async def cancel(self, topic: str, *, key: str | None = None, message_id: str | None = None) -> Changed:
+        """Cancel a pending message, named by its key or by the unique id from its send.
+
+        The request goes to the brokers of the topic, one at a time, until one knows the message. Raises
+        NotPendingError, whose `fate` says what happened to the message, SendError if the brokers do not answer,
+        NoSuchDelayError if one is too old, and RefusedError for other errors. A message that was cancelled before
+        counts as cancelled.
+        """
+        self._check(None, None)
+        return await self._changes.change(topic, "cancel", key=key, message_id=message_id)
+
+    async def move(
+        self,
+        topic: str,
+        *,
+        key: str | None = None,
+        message_id: str | None = None,
+        at: datetime | None = None,
+        after: Delay | None = None,
+    ) -> Changed:
+        """Let a pending message be due at another time, or after a delay from now. Errors as `cancel`."""
+        self._check(None, None)
+        return await self._changes.change(
+            topic, "move", key=key, message_id=message_id, schedule=schedule_of(at, after)
+        )
+
+    async def fire(self, topic: str, *, key: str | None = None, message_id: str | None = None) -> Changed:
+        """Deliver a pending message now. Errors as `cancel`."""
+        self._check(None, None)
+        return await self._changes.change(topic, "fire", key=key, message_id=message_id)
+
+    async def touch(self, topic: str, *, key: str | None = None, message_id: str | None = None) -> Changed:
+        """Restart the delay of a pending message from now. Errors as `cancel`."""
+        self._check(None, None)
+        return await self._changes.change(topic, "touch", key=key, message_id=message_id)
 
     async def send_batch(
         self,

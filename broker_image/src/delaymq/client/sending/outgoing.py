@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
+from typing import Final
 
 import msgspec
 
@@ -17,6 +18,8 @@ from delaymq.message import names
 from delaymq.message.ids import UniqueIds
 from delaymq.protocol.bodies import MessageQueue
 from delaymq.protocol.command import Command
+
+_MANAGED: Final = frozenset((names.DELAY_KEY, names.DELAY_EXPIRE_MS))
 
 
 class Outgoing(msgspec.Struct, frozen=True):
@@ -42,11 +45,13 @@ class Outgoing(msgspec.Struct, frozen=True):
     """Whether it is a half message with a delay or a due time."""
     has_timed: bool = False
     """Whether it is a batch with messages that have delays or due times."""
+    is_managed: bool = False
+    """Whether it has a key or a limit of its lateness, which brokers without them would ignore."""
 
     @property
     def needs_no_broker(self) -> bool:
         """Whether it can be sent without querying the broker first."""
-        return self.schedule is None and not self.delays_commit and not self.has_timed
+        return self.schedule is None and not self.delays_commit and not self.has_timed and not self.is_managed
 
     def request(
         self, group: str, queue: MessageQueue, new_topic_queues: int, delaying: tuple[str, str] | None = None
@@ -87,7 +92,10 @@ async def outgoing_message(
         sys_flag |= compressed
     text, keys = properties_text(properties), properties.get(names.KEYS, "")
     is_reply = properties.get(names.MESSAGE_TYPE) == REPLY
-    return Outgoing(message.topic, message_id, keys, body, text, schedule, message.flag, sys_flag, is_reply=is_reply)
+    return Outgoing(
+        message.topic, message_id, keys, body, text, schedule, message.flag, sys_flag, is_reply=is_reply,
+        is_managed=own is not None and not _MANAGED.isdisjoint(own),
+    )  # fmt: skip
 
 
 def outgoing_batch(messages: Sequence[Message], ids: UniqueIds, options: ProducerOptions) -> Outgoing:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import zlib
 
+from delaymq.client.due_times import unique_id_of_handle
 from delaymq.client.errors import BadAnswerError, refusal
 from delaymq.client.messages import SendResult, SendStatus
 from delaymq.client.options import ProducerOptions
@@ -26,6 +27,8 @@ millisecond.
 
 RECALL_HANDLE = "recallHandle"
 """Field of the response to a send that stored a timed message, as in RocketMQ 5."""
+KEPT = "delayKept"
+"""Field of the response to a send that stored nothing, because a message with the same key is pending."""
 RETRIED = frozenset(
     {
         ResponseCode.TOPIC_NOT_EXIST, ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.SYSTEM_ERROR,
@@ -141,7 +144,10 @@ def send_result(address: str, answer: Command, unique_id: str, queue: MessageQue
     if header.queue_id != queue.queue_id:
         queue = MessageQueue(queue.broker_name, header.queue_id, queue.topic)
     fields = answer.fields
+    handle, is_kept = fields.get(RECALL_HANDLE) or None, fields.get(KEPT) == "true"
+    if is_kept:
+        unique_id = unique_id_of_handle(handle) or unique_id
     return SendResult(
-        status, unique_id, header.msg_id, queue, header.queue_offset,
-        fields.get(names.MSG_REGION, ""), fields.get(names.TRACE_ON) != "false", fields.get(RECALL_HANDLE) or None,
+        status, unique_id, header.msg_id, queue, header.queue_offset, fields.get(names.MSG_REGION, ""),
+        fields.get(names.TRACE_ON) != "false", handle, is_kept,
     )  # fmt: skip

@@ -163,6 +163,8 @@ class Sender:
             await client.delays.require_delayed_commits(address)
         if outgoing.has_timed:
             await client.delays.require_timers(address)
+        if outgoing.is_managed:
+            await client.delays.require_changes(address)
         if outgoing.schedule is not None:
             delaying = await self._delaying(outgoing.schedule, queue.broker_name, address)
         return queue, outgoing.request(self._group, queue, new_topic_queues, delaying)

@@ -129,6 +129,14 @@ class QueryMessageRequestHeader(Header):
     end_timestamp: Int64
 
 
+class RecallMessageRequestHeader(Header):
+    """Request 370."""
+
+    topic: str
+    recall_handle: str
+    producer_group: str | None = None
+
+
 class QueryMessageResponseHeader(Header):
     """Response to 12."""
 

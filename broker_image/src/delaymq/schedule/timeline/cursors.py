@@ -64,6 +64,11 @@ class Cursor:
         self.head += count
         self._at += count
 
+    def contains(self, key: Key) -> bool:
+        """Whether one of the entries has this key. OSError, TimelineDamagedError."""
+        index = self.run.find(self.head, self.end, key)
+        return index < self.end and self.run.key_at(index) == key
+
     def rest(self) -> None:
         """Release the unpacked entries."""
         self._rows, self._at = [], 0

@@ -38,6 +38,10 @@ class Holders:
         """Return the start of the first segment with such a record; None without any."""
         return min(self._counts) * self.segment_bytes if self._counts else None
 
+    def at(self, record: int) -> int:
+        """Return the number of such records in the segment of a physical offset."""
+        return self._counts.get(record // self.segment_bytes, 0)
+
     def below(self, offset: int) -> int:
         """Return the number of such records in segments that start before a physical offset."""
         segments = -(-offset // self.segment_bytes)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from heapq import merge, nsmallest
 from typing import Final, NamedTuple, TypeAlias
 
@@ -273,6 +273,38 @@ def next_due_by_level(timeline: Timeline) -> dict[int, int]:
         level = timeline.partitions.key(entry.partition).level
         found[level] = min(entry.due_ms, found.get(level, entry.due_ms))
     return found
+
+
+def unused_due_ms(timeline: Timeline, entry: Pending, due_ms: int) -> int:
+    """Return the first time from `due_ms` on that no older entry of a pending message states. OSError, damage."""
+    cursors = timeline.open_cursors(entry.partition)
+    while due_ms != entry.due_ms and any(cursor.contains((due_ms, entry.identity)) for cursor in cursors):
+        due_ms += 1
+    return due_ms
+
+
+def held_at(timeline: Timeline, record: int, due_ms: int) -> Pending | None:
+    """Return the pending message that is due then and held by the record at an offset. OSError, damage."""
+    entries = [*timeline.taken_messages, *timeline.held_messages]
+    for partition in timeline.partitions.pending():
+        entries += timeline.due_at(due_ms, partition)
+    return next((entry for entry in entries if entry.record == record and entry.due_ms == due_ms), None)
+
+
+def find_identities(timeline: Timeline, wanted: Collection[int]) -> dict[int, Pending]:
+    """Return the pending messages with these identities, for which all messages are read. OSError, damage."""
+    return {entry.identity: entry for entry in _all(timeline) if entry.identity in wanted}
+
+
+def find_held_at(timeline: Timeline, record: int) -> Pending | None:
+    """Return the pending message that the record at an offset holds, for which all are read. OSError, damage."""
+    return next((entry for entry in _all(timeline) if entry.record == record), None)
+
+
+def _all(timeline: Timeline) -> Iterator[Pending]:
+    reader = _Reader(timeline)
+    for partition in timeline.partitions.pending():
+        yield from (entry for entry in _in_order(reader.read(partition)) if entry is not None)
 
 
 def _first_key(contents: _Contents, default: Key) -> Key:

@@ -66,6 +66,10 @@ class Partitions:
         """Return the names of a partition."""
         return self._keys[number]
 
+    def names(self) -> dict[int, PartitionKey]:
+        """Return the names of all partitions by number."""
+        return dict(self._keys)
+
     def of_topic(self, topic: str) -> list[int]:
         """Return the numbers of a topic's partitions."""
         return list(self._of_topic.get(topic, ()))
@@ -115,12 +119,6 @@ class Partitions:
                 del table[partition, account]
             self.messages -= 1
             self.bytes -= size
-
-    def reset_counts(self) -> None:
-        """Set all counts to zero."""
-        self._counts.clear()
-        self._of_levels.clear()
-        self.messages = self.bytes = 0
 
     def of_partition(self, partition: int) -> Totals:
         """Return the pending messages of a partition."""

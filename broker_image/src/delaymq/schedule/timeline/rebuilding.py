@@ -1,21 +1,118 @@
-"""End of the construction of an index from the whole log."""
+"""Construction of an index from all statements in a log, which are sorted by message.
+
+The newest statement about a message decides, whatever the older ones say, and an end is final. Statements are therefore
+collected, sorted by identity and place, and evaluated message by message. Sorted pieces are written to files, so that
+the memory does not depend on the number of messages.
+"""
 
 from __future__ import annotations
 
+import struct
+from collections.abc import Callable, Iterator
+from heapq import merge
 from typing import Final
 
-from delaymq.schedule.timeline.entries import Pending, unpacked
+from delaymq.schedule.timeline.entries import Pending
+from delaymq.schedule.timeline.files import RunFile, TimelineDamagedError
 from delaymq.schedule.timeline.timeline import Timeline
 
-_COUNTED_ENTRIES: Final = 8_192
+_STATEMENT: Final = struct.Struct(">qqqiII")
+"""Identity, place, due time in ms, size of the record (0: it does not hold the message), account, partition.
+
+The order of the packed statements is that of identities and places.
+"""
+_ENDED: Final = -1
+"""In place of a due time: the message has ended."""
+_SORTED_RUNS: Final = 10
+"""Statements, and later entries, that are sorted together, as a multiple of the largest run in memory: some 20 MB."""
+_READ_STATEMENTS: Final = 1_024
 
 
-def rebuild_counts(timeline: Timeline) -> None:
-    """Merge everything and count it again, after `Timeline.add_unseen` and `end_unseen`. OSError, damage."""
-    timeline.compaction.merge_all()
-    timeline.reset_counts()
-    for run, positions in zip(timeline.runs, timeline.positions(timeline.runs), strict=True):
-        for partition, first, end in positions:
-            for at in range(first, end, _COUNTED_ENTRIES):
-                for row in unpacked(run.read(at, min(_COUNTED_ENTRIES, end - at))):
-                    timeline.count(Pending(*row, partition), 1)
+class Rebuilding:
+    """Collects statements in the order of the log, then adds the pending messages to an empty index."""
+
+    def __init__(self, timeline: Timeline) -> None:
+        self._timeline = timeline
+        self._sorted_together = timeline.sizes.run_in_memory * _SORTED_RUNS
+        self._statements: list[bytes] = []
+        self._pieces: list[tuple[str, RunFile, int]] = []
+
+    def hold(self, entry: Pending) -> None:
+        """Note a record that holds a message and states its due time. OSError."""
+        due_ms, identity, record, size, account, partition = entry
+        self._note(_STATEMENT.pack(identity, record, due_ms, size, account, partition))
+
+    def change(self, identity: int, place: int, due_ms: int | None) -> None:
+        """Note the statement at `place` that a message is due at another time or, without one, has ended. OSError."""
+        self._note(_STATEMENT.pack(identity, place, _ENDED if due_ms is None else due_ms, 0, 0, 0))
+
+    def _note(self, statement: bytes) -> None:
+        self._statements.append(statement)
+        if len(self._statements) >= self._sorted_together:
+            self._statements.sort()
+            name = self._timeline.next_name("sorted")
+            file = self._timeline.files.create(name)
+            self._pieces.append((name, file, len(self._statements)))
+            file.pwrite(b"".join(self._statements), 0)
+            self._statements.clear()
+
+    def finish(self, maintain: Callable[[], object]) -> None:
+        """Add the pending messages to the index, and call `maintain` after each run. OSError, TimelineDamagedError."""
+        try:
+            self._add(maintain)
+        finally:
+            for name, _, _ in self._pieces:
+                self._timeline.discard(name)
+
+    def _add(self, maintain: Callable[[], object]) -> None:
+        timeline, partitions = self._timeline, self._timeline.partitions
+        # Merges forget partitions of which no message has been counted yet.
+        names, numbers = partitions.names(), dict[int, int]()
+        rows: dict[int, list[bytes]] = {}
+        count = 0
+        for entry in self._pending():
+            partition = numbers.get(entry.partition)
+            if partition is None:
+                partition = numbers[entry.partition] = partitions.number(*names[entry.partition])
+            timeline.count(entry._replace(partition=partition), 1)
+            rows.setdefault(partition, []).append(entry.packed())
+            count += 1
+            if count == self._sorted_together:
+                timeline.add_rows(rows, is_plain=True, in_file=True)
+                maintain()
+                rows, count = {}, 0
+        if rows:
+            timeline.add_rows(rows, is_plain=True, in_file=count > timeline.sizes.run_in_memory)
+            maintain()
+
+    def _pending(self) -> Iterator[Pending]:
+        """Yield the pending messages by identity."""
+        holder: tuple[int, int, int, int] | None = None
+        current, due_ms = -1, _ENDED
+        for statement in self._sorted():
+            identity, place, stated_ms, size, account, partition = _STATEMENT.unpack(statement)
+            if identity != current:
+                if holder is not None and due_ms != _ENDED:
+                    yield Pending(due_ms, current, *holder)
+                current, holder, due_ms = identity, None, stated_ms
+            elif due_ms != _ENDED:
+                due_ms = stated_ms
+            if size:
+                holder = (place, size, account, partition)
+        if holder is not None and due_ms != _ENDED:
+            yield Pending(due_ms, current, *holder)
+
+    def _sorted(self) -> Iterator[bytes]:
+        self._statements.sort()
+        return merge(*(_read(*piece) for piece in self._pieces), self._statements)
+
+
+def _read(name: str, file: RunFile, count: int) -> Iterator[bytes]:
+    size = _STATEMENT.size
+    for first in range(0, count, _READ_STATEMENTS):
+        wanted = min(_READ_STATEMENTS, count - first) * size
+        data = file.pread(wanted, first * size)
+        if len(data) != wanted:
+            raise TimelineDamagedError(f"{name} ends before statement {first}")
+        for at in range(0, wanted, size):
+            yield data[at : at + size]

@@ -108,12 +108,21 @@ class Run:
 class FileRun(Run):
     """A run in a file, of which each block is verified when it is read."""
 
-    __slots__ = ("_block", "_block_number", "_checksums", "_name", "file", "is_synced")
+    __slots__ = ("_block", "_block_number", "_checksums", "_name", "_starts", "file", "is_synced")
 
     def __init__(
-        self, name: str, file: RunFile, sections: Sequence[Section], checksums: Sequence[int], *, is_plain: bool
+        self,
+        name: str,
+        file: RunFile,
+        sections: Sequence[Section],
+        checksums: Sequence[int],
+        starts: bytearray,
+        *,
+        is_plain: bool,
     ) -> None:
+        """`starts` contains the first key of each block; empty before `verify`."""
         super().__init__(b"", sections, is_plain=is_plain)
+        self._starts = starts
         self._name = name
         self.file = file
         self._checksums = checksums
@@ -152,8 +161,32 @@ class FileRun(Run):
                 raise TimelineDamagedError(f"block {number} of {self._name} does not match its checksum")
         return data
 
+    def find(self, first: int, end: int, key: tuple[int, int]) -> int:
+        """Return the index as `Run.find` does; reads one block. OSError, TimelineDamagedError."""
+        wanted, starts = KEY.pack(*key), self._starts
+        if not starts or first >= end:
+            return super().find(first, end, key)
+        # The first block that begins in the range and not before the key.
+        low, high = first // BLOCK_ENTRIES + 1, (end - 1) // BLOCK_ENTRIES + 1
+        while low < high:
+            middle = (low + high) // 2
+            if starts[middle * KEY_BYTES : (middle + 1) * KEY_BYTES] < wanted:
+                low = middle + 1
+            else:
+                high = middle
+        first, end = max(first, (low - 1) * BLOCK_ENTRIES), min(end, low * BLOCK_ENTRIES)
+        data, base = self.read(first, end - first), first
+        while first < end:
+            middle = (first + end) // 2
+            at = (middle - base) * ENTRY_BYTES
+            if data[at : at + KEY_BYTES] < wanted:
+                first = middle + 1
+            else:
+                end = middle
+        return first
+
     def _key_bytes(self, index: int) -> bytes:
-        # Unverified: a search ends in a block that is then read with its checksum.
+        # Unverified: the entry is then read with the checksum of its block.
         data = self.file.pread(KEY_BYTES, HEADER_BYTES + index * ENTRY_BYTES)
         if len(data) < KEY_BYTES:
             raise TimelineDamagedError(f"{self._name} ends before entry {index}")
@@ -161,8 +194,10 @@ class FileRun(Run):
 
     def verify(self) -> None:
         """Read all entries. OSError, TimelineDamagedError."""
+        starts = bytearray()
         for block in range(0, len(self._checksums), _READ_BLOCKS):
-            self._verified(block, min(_READ_BLOCKS, len(self._checksums) - block))
+            _add_starts(starts, self._verified(block, min(_READ_BLOCKS, len(self._checksums) - block)))
+        self._starts = starts
 
 
 def open_run(name: str, file: RunFile, *, is_plain: bool) -> FileRun:
@@ -182,7 +217,7 @@ def open_run(name: str, file: RunFile, *, is_plain: bool) -> FileRun:
     sections = sections_of(_SECTION.iter_unpack(tail[blocks * _CRC_BYTES :]))
     if (sections[-1].end if sections else 0) != count:
         raise TimelineDamagedError(f"the sections of {name} have another number of entries than the file")
-    run = FileRun(name, file, sections, array("I", checksums), is_plain=is_plain)
+    run = FileRun(name, file, sections, array("I", checksums), bytearray(), is_plain=is_plain)
     run.is_synced = True
     return run
 
@@ -197,6 +232,7 @@ class RunWriter:
         self._pending = bytearray()
         self._written = 0
         self._checksums = array("I")
+        self._starts = bytearray()
         self._counts: list[list[int]] = []
 
     def append(self, partition: int, data: bytes) -> None:
@@ -214,6 +250,7 @@ class RunWriter:
         self._file.pwrite(piece, HEADER_BYTES + self._written)
         for at in range(0, size, BLOCK_BYTES):
             self._checksums.append(crc32(piece[at : at + BLOCK_BYTES]))
+        _add_starts(self._starts, piece)
         self._written += size
         del self._pending[:size]
 
@@ -230,7 +267,13 @@ class RunWriter:
         self._file.pwrite(tail, HEADER_BYTES + self._written)
         header = _HEADER.pack(_MAGIC, count, len(sections), _checksum(count, len(sections), tail))
         self._file.pwrite(header.ljust(HEADER_BYTES, b"\0"), 0)
-        return FileRun(self.name, self._file, sections, self._checksums, is_plain=is_plain)
+        return FileRun(self.name, self._file, sections, self._checksums, self._starts, is_plain=is_plain)
+
+
+def _add_starts(starts: bytearray, data: bytes) -> None:
+    """Add the first key of each block in `data`."""
+    for at in range(0, len(data), BLOCK_BYTES):
+        starts += data[at : at + KEY_BYTES]
 
 
 def _checksum(count: int, section_count: int, tail: bytes) -> int:

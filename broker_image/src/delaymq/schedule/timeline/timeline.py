@@ -79,12 +79,6 @@ class Timeline:
         self._hold(entry)
         self._freeze_if_full()
 
-    def add_unseen(self, entry: Pending) -> None:
-        """Add or replace a message without reading runs or counting: call `rebuild_counts` at the end."""
-        self._replaces = self._replaces or entry.record != entry.identity
-        self._hold(entry)
-        self._freeze_if_full()
-
     def _freeze_if_full(self) -> None:
         if len(self._memory) + len(self._ended) >= self.sizes.memory:
             self.freeze()
@@ -93,11 +87,6 @@ class Timeline:
         """Count a message as pending (1) or not any more (-1)."""
         self.partitions.count(entry.partition, entry.account, messages, messages * entry.size)
         self.holders.count(entry.record, messages)
-
-    def reset_counts(self) -> None:
-        """Count no messages, before all of them are counted again."""
-        self.partitions.reset_counts()
-        self.holders.clear()
 
     def _hold(self, entry: Pending) -> None:
         self._memory[entry.identity] = entry
@@ -110,18 +99,15 @@ class Timeline:
 
     def end(self, due_ms: int, identity: int, partition: int | None) -> Pending | None:
         """Remove a pending message and return it; None if it is not pending, or not due then. OSError, damage."""
-        entry = self._taken.pop(identity, None)
+        entry = self._taken.get(identity)
         if entry is None:
             held = self._memory.get(identity)
             if held is not None and held.due_ms == due_ms:
-                entry = self._release(identity)
-                if entry.record != identity:
-                    self._ended[due_ms, identity] = entry.partition  # older runs may contain an earlier record
-            elif partition is not None and (entry := self.find(due_ms, identity, partition)) is not None:
-                self._ended[due_ms, identity] = partition
+                entry = held
+            elif partition is not None:
+                entry = self.find(due_ms, identity, partition)
         if entry is not None:
-            self.count(entry, -1)
-            self._freeze_if_full()
+            self.remove(entry)
         return entry
 
     def _release(self, identity: int) -> Pending:
@@ -134,13 +120,25 @@ class Timeline:
                 queue.drop_stale(self._memory)
         return entry
 
-    def end_unseen(self, due_ms: int, identity: int, partition: int) -> None:
-        """Remove a message if it is pending, without reading runs or counting: call `rebuild_counts` at the end."""
-        held = self._memory.get(identity)
-        if held is not None and held.due_ms == due_ms:
-            self._release(identity)
-        if held is None or held.due_ms != due_ms or held.record != identity:
-            self._ended[due_ms, identity] = partition
+    def remove(self, entry: Pending) -> None:
+        """Remove a pending message, whose present state is `entry`. OSError, TimelineDamagedError."""
+        if self._taken.pop(entry.identity, None) is None:
+            if self._memory.get(entry.identity) == entry:
+                self._release(entry.identity)
+                if entry.record != entry.identity:
+                    self._ended[entry[:2]] = entry.partition  # older runs may contain an earlier record
+            else:
+                self._ended[entry[:2]] = entry.partition
+        self.count(entry, -1)
+        self._freeze_if_full()
+
+    def move(self, entry: Pending, due_ms: int) -> None:
+        """Let a pending message, whose present state is `entry`, be due at an unused time. OSError, damage."""
+        if due_ms != entry.due_ms:
+            self.remove(entry)
+            moved = entry._replace(due_ms=due_ms)
+            self.count(moved, 1)
+            self._hold(moved)
             self._freeze_if_full()
 
     def find(self, due_ms: int, identity: int, partition: int) -> Pending | None:
@@ -173,14 +171,6 @@ class Timeline:
                 if (due_ms, row[1]) not in self._ended:
                     found.setdefault(row[1], Pending(*row, partition))
         return sorted(entry for entry in found.values() if entry.record != NO_RECORD)
-
-    def held_at(self, record: int, due_ms: int) -> Pending | None:
-        """Return the pending message that is due then and held by the record at an offset. OSError, damage."""
-        entries = [*self._taken.values()]
-        for partition in list(self._cursors):
-            entries += self.due_at(due_ms, partition)
-        entries += self._memory.values()
-        return next((entry for entry in entries if entry.record == record and entry.due_ms == due_ms), None)
 
     # Source of due entries.
 
@@ -354,9 +344,12 @@ class Timeline:
         self._replaces = False
         self.add_rows(rows, is_plain=is_plain)
 
-    def add_rows(self, rows: dict[int, list[bytes]], *, is_plain: bool) -> None:
+    def add_rows(self, rows: dict[int, list[bytes]], *, is_plain: bool, in_file: bool = False) -> None:
         """Add packed entries by partition, which are sorted in place, as a run without counting them. OSError."""
         writer = RunWriter()
+        if in_file:
+            name = self.next_name("run")
+            writer = RunWriter(name, self.files.create(name))
         for partition in sorted(rows):
             rows[partition].sort()
             writer.append(partition, b"".join(rows[partition]))

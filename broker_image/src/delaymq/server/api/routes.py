@@ -16,6 +16,7 @@ from delaymq.api_types.cluster import Cluster
 from delaymq.api_types.config import LogLevel, LogLevelBody, Settings
 from delaymq.api_types.dead_letters import ResendBody, Resends
 from delaymq.api_types.delay import Delay, DeliveryState, Resume
+from delaymq.api_types.delay_changes import Change, DescribedChangeBody
 from delaymq.api_types.groups import GroupDetails, Groups
 from delaymq.api_types.messages import MessageDetails, Messages
 from delaymq.api_types.pending import NextMessages, Pending
@@ -26,6 +27,7 @@ from delaymq.api_types.totals import Totals
 from delaymq.server.api import cluster, config, groups, log_level, openapi, topics, totals
 from delaymq.server.api.broker import BrokerHttp
 from delaymq.server.api.delay import DelayHttp
+from delaymq.server.api.delay_changes import DelayChangesHttp
 from delaymq.server.api.messages import dead_letters, history, pending, search
 from delaymq.server.api.messages.send import SendHttp, SendQuery
 from delaymq.server.api.offsets import OffsetsHttp
@@ -118,6 +120,12 @@ ROUTES: Final[tuple[Route, ...]] = (
     get(
         *("/api/v1/delay/pending/messages", "List the messages that are due next", pending.next_messages, NextMessages),
         query=pending.NextQuery,
+    ),
+    post(
+        *("/api/v1/delay/changes", "Cancel or move a pending message, deliver it now, or restart its delay"),
+        *(DelayChangesHttp.change, Change),
+        body=DescribedChangeBody,
+        refusals=(404, 409),
     ),
     post(
         *("/api/v1/delay/pause", "Pause deliveries until they are resumed", DelayHttp.pause, DeliveryState),

@@ -28,6 +28,7 @@ def families(gathered: Gathered) -> Iterator[Metric]:
         ("failed", "Deliveries that failed and are retried.", counted.failed),
         ("dropped", "Delayed messages for the half topic, dropped.", counted.dropped),
         ("refused", "Overdue messages dropped on request.", counted.refused),
+        ("expired", "Messages dropped because they were later than their producers allowed.", counted.expired),
         ("corrupt", "Delayed messages with an unreadable record.", counted.corrupt),
         ("gone", "Pending messages whose log segment is missing or damaged.", counted.gone),
         ("foreign", "Messages delayed by another broker and delivered here.", counted.foreign),
@@ -37,6 +38,7 @@ def families(gathered: Gathered) -> Iterator[Metric]:
     yield counters(
         "delaymq_delay_corrected", "Delay positions corrected from the log.", "reason", dict(counted.corrected)
     )
+    yield counters("delaymq_delay_changed", "Pending messages changed on request.", "kind", dict(counted.changed))
     pending = {str(level): float(count) for level, count in delivery.pending().items()}
     pending[_TIMED] = float(gathered.timed_pending)
     yield gauges("delaymq_delay_pending", "Pending delayed messages.", "level", pending)

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import NamedTuple
 
 from delaymq.message.hashing import index_key_hash
-from delaymq.message.names import KEYS, UNIQUE_KEY
+from delaymq.message.names import DELAY_KEY, KEYS, REAL_TOPIC, TIMER_TOPIC, UNIQUE_KEY
 from delaymq.store.disk.aside import AsideFolder
 from delaymq.store.disk.files import Files, is_full
 from delaymq.store.index.index_file import HEADER_BYTES, MAX_QUERY, SLOTS_INTERVAL_ENTRIES, IndexFile
@@ -38,6 +38,15 @@ class IndexState(NamedTuple):
 def indexed_keys(keys: str) -> list[str]:
     """Return the keys of a message that are indexed; some may be empty."""
     return keys.split(" ", MAX_KEYS)[:MAX_KEYS]
+
+
+def indexed_delay_key(topic: str, key: str) -> str:
+    """Return the key under which a record of the timer topic with a DELAY_KEY is indexed; `topic` is its real topic."""
+    return f"{topic}#{key}"
+
+
+def _delay_key_hash(properties: dict[str, str]) -> int:
+    return index_key_hash(TIMER_TOPIC, indexed_delay_key(properties.get(REAL_TOPIC, ""), properties[DELAY_KEY]))
 
 
 def _is_gone(file: IndexFile) -> bool:
@@ -84,6 +93,11 @@ class KeyIndex:
         return self._refused or self._incomplete
 
     @property
+    def is_complete(self) -> bool:
+        """Whether no keys were omitted for lack of memory."""
+        return not self._incomplete
+
+    @property
     def file_bytes(self) -> int:
         """Size of each file in bytes."""
         return HEADER_BYTES + self.slot_count * 4 + self.entry_count * 20
@@ -101,6 +115,8 @@ class KeyIndex:
             if not 0 <= stored_ms <= self._latest_ms:
                 stored_ms = self._believable(stored_ms)
             unique, keys = properties.get(UNIQUE_KEY), properties.get(KEYS)
+            if DELAY_KEY in properties and record.topic == TIMER_TOPIC:
+                self._newest(stored_ms).put(_delay_key_hash(properties), offset, stored_ms)
             if unique is not None:
                 self._newest(stored_ms).put(index_key_hash(record.topic, unique), offset, stored_ms)
             if keys is not None:
@@ -121,6 +137,8 @@ class KeyIndex:
         for record in records:
             topic, offset, properties = record.topic, record.physical_offset, record.properties
             unique, keys = properties.get(UNIQUE_KEY), properties.get(KEYS)
+            if DELAY_KEY in properties and topic == TIMER_TOPIC:
+                entries.append((_delay_key_hash(properties), offset))
             if unique is not None:
                 entries.append((index_key_hash(topic, unique), offset))
             if keys is not None:

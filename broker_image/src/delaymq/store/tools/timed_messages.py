@@ -117,6 +117,8 @@ class TimedMessages:
         due_ms = recorded_due_ms(properties, place) if due is None else due.due_ms
         if due_ms is None:
             return
+        if due is not None and (replaced := due.replaced) is not None:
+            self._change(replaced, None, TimedMarkKind.CANCELLED)
         if due is None or due.identity == place:
             self._identities.append(place)
             self._due_ms.append(due_ms)

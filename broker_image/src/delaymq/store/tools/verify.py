@@ -20,11 +20,22 @@ from delaymq.message.flags import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK, tran
 from delaymq.message.hashing import index_key_hash
 from delaymq.message.levels import DelayLevels
 from delaymq.message.marks import parse_due, parse_mark
-from delaymq.message.names import DUE, KEYS, MARK, OWN_PREFIX, SCHEDULE_TOPIC, TIMER_TOPIC, UNIQUE_KEY
+from delaymq.message.names import (
+    DELAY_KEY,
+    DUE,
+    KEYS,
+    MARK,
+    OWN_PREFIX,
+    REAL_TOPIC,
+    SCHEDULE_TOPIC,
+    TIMER_TOPIC,
+    UNIQUE_KEY,
+)
 from delaymq.message.record import Record
 from delaymq.message.timed_marks import corrected, parse_own_due, parse_own_mark, place_of
 from delaymq.store.disk.files import Files
 from delaymq.store.dispatch import due_or_tags_code, recorded_due_ms, recorded_level
+from delaymq.store.index.key_index import indexed_delay_key
 from delaymq.store.layout import TIMED_VERSION, read_state_as_it_is
 from delaymq.store.reader import INDEX_ENTRY, INDEX_HEADER, QUEUE_ENTRY, Damage, LogEnd, StoreReader
 from delaymq.store.segments import segment_name
@@ -388,6 +399,8 @@ def _key_hashes(record: Record) -> set[int]:
     keys = [key for key in properties.get(KEYS, "").split(" ") if key]
     if UNIQUE_KEY in properties:
         keys.append(properties[UNIQUE_KEY])
+    if record.topic == TIMER_TOPIC and DELAY_KEY in properties:
+        keys.append(indexed_delay_key(properties.get(REAL_TOPIC, ""), properties[DELAY_KEY]))
     return {index_key_hash(record.topic, key) for key in keys}
 
 

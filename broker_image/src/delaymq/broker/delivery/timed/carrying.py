@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from delaymq.broker.delivery.level_entries import find_held
 from delaymq.broker.delivery.queue_state import QueueState
-from delaymq.broker.delivery.timed.replay import own_due
 from delaymq.message import names
-from delaymq.message.errors import IllegalMessageError
+from delaymq.message.errors import IllegalMessageError, KeysUnknownError
 from delaymq.message.marks import format_due
 from delaymq.message.record import Record
 from delaymq.message.timed_marks import Statement, TimedMark, TimedMarkKind, carried_due
 from delaymq.schedule.timeline import Pending, Timeline
+from delaymq.schedule.timeline.inspection import find_held_at, held_at
 from delaymq.store.consume_queue import BLANK_SIZE, ENTRY, ENTRY_BYTES
 from delaymq.store.errors import StoreError
-from delaymq.store.layout import TIMED_VERSION
+from delaymq.store.layout import CHANGED_VERSION, TIMED_VERSION
 from delaymq.store.model import NewRecord
 from delaymq.store.retention import ExpiredLog
 from delaymq.throttled_log import ThrottledLogger
@@ -64,8 +64,12 @@ class Carrier:
         settings: CarrySettings,
         now_ms: Callable[[], int],
         give_up: Callable[[Pending, int], None],
+        pending_in: Callable[[Record], Pending | None],
     ) -> None:
-        """`queues` are those of the schedule topic. `give_up` ends a pending message whose record cannot be read."""
+        """`queues` are those of the schedule topic. `give_up` ends a pending message whose record cannot be read.
+
+        `pending_in` returns the pending message of a record of the timer topic, in whatever record it is.
+        """
         self.settings = settings
         self.carried_messages = 0
         """Messages carried since the start."""
@@ -78,6 +82,7 @@ class Carrier:
         self._queues = queues
         self._timeline = timeline
         self._give_up = give_up
+        self._pending_in = pending_in
         self._throttled = ThrottledLogger(logging.getLogger(__name__), now_ms)
         self._expired = ExpiredLog(0, 0, is_urgent=False)
         self._expired_at_ms: int | None = None
@@ -189,7 +194,7 @@ class Carrier:
             if self._offset in self._queues[queue_id].settled:
                 return 0
             due_ms = self._reader.due_ms(queue_id, self._offset, due_ms)
-        if due_ms < self._earliest_due_ms:
+        if not self._timeline.holders.at(place) or (due_ms < self._earliest_due_ms and not self._may_be_moved):
             return 0
         record = self._store.record_at(place)
         if record is None:
@@ -208,7 +213,7 @@ class Carrier:
                 queue_offset = self._store.next_queue_offset(record.topic, record.queue_id)
                 carried = carried_level_record(record, pending, queue_offset, now_ms)
                 if self._store.format_version < TIMED_VERSION:
-                    self._store.raise_format_version()
+                    self._store.raise_format_version(TIMED_VERSION)
             appended = self._store.append(carried)
         except IllegalMessageError as error:
             place = record.physical_offset
@@ -218,23 +223,24 @@ class Carrier:
         self.carried_bytes += appended.size
         return appended.size
 
+    @property
+    def _may_be_moved(self) -> bool:
+        """Whether messages may be due at another time than their queue entries state."""
+        return self._store.format_version >= CHANGED_VERSION
+
     def _held_by(self, record: Record) -> Pending | None:
-        properties = record.properties
-        text = properties.get(names.DUE)
-        due = None if text is None else own_due(text, record.physical_offset)
-        identity = record.physical_offset if due is None else due.identity
-        timeline = self._timeline
-        pending = timeline.taken(identity)
-        partition = timeline.partitions.find(properties.get(names.REAL_TOPIC, ""))
-        if pending is None and partition is not None:
-            due_text = properties.get(names.TIMER_OUT_MS, "")
-            due_ms = due.due_ms if due is not None else int(due_text) if due_text.isdigit() else -1
-            pending = timeline.find(due_ms, identity, partition)
+        try:
+            pending = self._pending_in(record)
+        except KeysUnknownError as error:
+            self._throttled.warning("moved messages cannot be carried forward, so their segments are kept: %s", error)
+            return None
         return pending if pending is not None and pending.record == record.physical_offset else None
 
     def _give_up_at(self, place: int, due_ms: int, now_ms: int) -> None:
         """End the message of an unreadable record, which would keep its segment and all later ones."""
-        pending = self._timeline.held_at(place, due_ms)
+        pending = held_at(self._timeline, place, due_ms)
+        if pending is None and self._may_be_moved:
+            pending = find_held_at(self._timeline, place)
         if pending is not None:
             self._give_up(pending, now_ms)
 
@@ -263,13 +269,10 @@ def carried_level_record(record: Record, pending: Pending, queue_offset: int, no
 def carried_record(record: Record, pending: Pending) -> NewRecord:
     """Return the record that carries a pending message forward from `record`, which holds it. IllegalMessageError."""
     properties = record.properties
-    text = properties.pop(names.DUE, "")
-    due = own_due(text, record.physical_offset)
-    return _again(
-        record,
-        properties,
-        carried_due(pending.due_ms, pending.identity, due.details if due is not None else {}),
-    )
+    properties.pop(names.DUE, None)
+    properties.pop(names.MARK, None)
+    properties[names.TIMER_OUT_MS] = str(pending.due_ms)
+    return _again(record, properties, carried_due(pending.due_ms, pending.identity))
 
 
 def _again(record: Record, properties: dict[str, str], statement: Statement) -> NewRecord:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import logging
 from array import array
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from delaymq.broker.delivery.settlement import real_queue_id
@@ -15,13 +17,23 @@ from delaymq.broker.delivery.timed.foreign import ForeignTimers
 from delaymq.message import names
 from delaymq.message.errors import NewerFormError
 from delaymq.message.record import Record
-from delaymq.message.timed_marks import TimedDue, TimedMark, corrected, parse_own_due, parse_own_mark, place_of
+from delaymq.message.timed_marks import (
+    TimedDue,
+    TimedMark,
+    TimedMarkKind,
+    corrected,
+    parse_own_due,
+    parse_own_mark,
+    place_of,
+)
 from delaymq.schedule.timeline import Pending, RunFiles, Timeline
-from delaymq.schedule.timeline.rebuilding import rebuild_counts
+from delaymq.schedule.timeline.inspection import find_identities
+from delaymq.schedule.timeline.rebuilding import Rebuilding
 from delaymq.schedule.timeline.runs import Sizes
 from delaymq.schedule.timeline.state import empty, restore
 from delaymq.store.dispatch import recorded_due_ms
 from delaymq.store.errors import StoreOpenError
+from delaymq.store.layout import BASE_VERSION, CHANGED_VERSION, TIMED_VERSION
 from delaymq.store.model import Dispatched
 
 if TYPE_CHECKING:
@@ -31,6 +43,8 @@ FOLDER: Final = "timeline"
 """Folder of the index in delaymq/."""
 _MAX_COPIES: Final = 1_000_000
 """Copies without a sound mark that are compared with pending messages. Beyond it, the log is damaged or forged."""
+_MAX_UNMATCHED: Final = 1_000_000
+"""Statements that are compared with all pending messages because an earlier one is damaged."""
 _MARK_BEGINNING: Final = "2:"
 _SHOWN: Final = 20
 _ELSEWHERE: Final = frozenset({names.SCHEDULE_DLQ_TOPIC, names.MARKS_TOPIC})
@@ -53,15 +67,15 @@ class TimedReplay:
         """Physical offsets of records of the timer topic whose due time is damaged."""
         self.foreign = ForeignTimers()
         """Timers of RocketMQ 5 that it has neither delivered nor recalled."""
-        self.has_statements = False
-        """Whether the store contains statements of form 2, which an older program would ignore."""
+        self.version = BASE_VERSION
+        """Format version that the store needs because of its statements of form 2."""
 
     def use_folder(self, folder: RunFiles, segment_bytes: int) -> None:
         """Use this folder for the files of the index of a log with segments of this size."""
         self._folder = folder
         self._segment_bytes = segment_bytes
 
-    def restore(self, reference: object, *, whole_log: bool, has_statements: bool) -> None:
+    def restore(self, reference: object, *, whole_log: bool, version: int) -> None:
         """Start the replay after a snapshot's state, or before the whole log. ValueError if the state is invalid."""
         assert self._folder is not None
         folder, sizes, segment_bytes = self._folder, self._sizes, self._segment_bytes
@@ -72,12 +86,12 @@ class TimedReplay:
         self.orphans = 0
         self.unusable = array("q")
         self.foreign = ForeignTimers()
-        self._has_carried = False
-        self.has_statements = has_statements
+        self.version = version
         self._may_merge = True
-        self._whole_log = whole_log
+        self._rebuilding = Rebuilding(self.timeline) if whole_log else None
         self._first_place: int | None = None
         self._copies = array("q")
+        self._unmatched: dict[int, int | None] = {}
 
     def see(self, record: Dispatched) -> None:
         """Note where the replay begins."""
@@ -98,16 +112,19 @@ class TimedReplay:
         if due_ms is None:
             self.unusable.append(record.physical_offset)
             return
-        self.has_statements = True
+        self.version = max(self.version, TIMED_VERSION)
         identity = due.identity if due is not None else record.physical_offset
         if identity != record.physical_offset:
-            self._has_carried = True
             self.foreign.adopted(record, identity)
         entry = entry_of(self._index, record, due_ms, identity)
-        if self._whole_log:
-            self._index.add_unseen(entry)
+        if self._rebuilding is not None:
+            with _needing_space():
+                self._rebuilding.hold(entry)
         else:
             self._index.add(entry)
+        if due is not None and (replaced := due.replaced) is not None:
+            self.version = CHANGED_VERSION
+            self._change(replaced, record.physical_offset, due.replaced_due_ms, None, [entry.partition])
         self._merge()
 
     def _stored_again(self, record: Dispatched, text: str, place: int) -> None:
@@ -119,50 +136,67 @@ class TimedReplay:
         if due is None:
             return
         entry = entry_of(self._index, record, due.due_ms, due.identity)
-        if self._whole_log:
-            if self._first_place is None or place >= self._first_place:
-                return
-            self._has_carried = True
-            self._index.add_unseen(entry)
+        if self._rebuilding is not None:
+            if self._first_place is not None and place < self._first_place:
+                with _needing_space():
+                    self._rebuilding.hold(entry)
         elif self._index.find(due.due_ms, due.identity, entry.partition) is not None:
             self._index.add(entry)
         self._merge()
 
-    def settle(self, record: Dispatched) -> None:
-        """End the message that a record of another topic settles, if any. NewerFormError."""
+    def settle(self, record: Dispatched) -> TimedMark | None:
+        """Apply the mark of a record of another topic to its message, if any; return it. NewerFormError.
+
+        A mark that names a queue of the schedule topic is only returned.
+        """
         properties = record.properties
         text = properties.get(names.MARK)
         mark = None if text is None else own_mark(text, record.physical_offset)
         if mark is not None:
-            self._end(mark, properties.get(names.REAL_TOPIC, ""), record.topic)
+            self.version = max(self.version, TIMED_VERSION)
+            if mark.next_due_ms is not None or mark.kind is TimedMarkKind.CANCELLED:
+                self.version = CHANGED_VERSION
+            if mark.queue is None:
+                self._apply(mark, properties.get(names.REAL_TOPIC, ""), record.topic)
         elif names.TIMER_OUT_MS in properties and record.topic == properties.get(names.REAL_TOPIC):
             if text is None and names.DUE not in properties:
                 self.foreign.delivered(record)
             elif (text is None or text.startswith(_MARK_BEGINNING)) and len(self._copies) < _MAX_COPIES:
                 self._copies.append(record.physical_offset)
+        return mark
 
     @property
     def _index(self) -> Timeline:
         assert self.timeline is not None
         return self.timeline
 
-    def _end(self, mark: TimedMark, real_topic: str, topic: str) -> None:
-        index = self._index
+    def _apply(self, mark: TimedMark, real_topic: str, topic: str) -> None:
         topics = [real_topic]
         if topic != real_topic and topic not in _ELSEWHERE:
             topics.append(topic)  # no checksum covers either, and one of them is damaged
-        for number, each in enumerate(topics):
-            partition = index.partitions.number(each)
-            if not self._whole_log:
-                if index.end(mark.due_ms, mark.identity, partition) is not None:
-                    break
-                self.orphans += number == len(topics) - 1
-            elif self._has_carried or (self._first_place is not None and mark.identity >= self._first_place):
-                # Of an older message, the log contains at most a record that carries it forward.
-                index.end_unseen(mark.due_ms, mark.identity, partition)
-                if len(topics) > 1:
-                    index.freeze()  # the memory can hold the end in one partition only
+        partitions = [self._index.partitions.number(each) for each in topics]
+        self._change(mark.identity, mark.place, mark.due_ms, mark.next_due_ms, partitions)
         self._merge()
+
+    def _change(
+        self, identity: int, place: int, due_ms: int, next_due_ms: int | None, partitions: Sequence[int]
+    ) -> None:
+        """Apply the statement at `place` that a message was due at `due_ms`, and is due later or has ended."""
+        index = self._index
+        if self._rebuilding is not None:
+            with _needing_space():
+                self._rebuilding.change(identity, place, next_due_ms)
+            return
+        for partition in partitions:
+            if next_due_ms is None:
+                if index.end(due_ms, identity, partition) is not None:
+                    return
+            elif (pending := index.find(due_ms, identity, partition)) is not None:
+                index.move(pending, next_due_ms)
+                return
+        # An earlier statement about the message is damaged.
+        if len(self._unmatched) < _MAX_UNMATCHED:
+            self._unmatched[identity] = next_due_ms
 
     def _merge(self) -> None:
         """Merge runs as soon as there are enough, as a running broker does: a long replay adds thousands."""
@@ -179,17 +213,16 @@ class TimedReplay:
     def finish(self, reader: ScheduleReader) -> Timeline:
         """Decide the open cases with the help of the store, and return the index. StoreOpenError if it has no space."""
         index = self._index
-        try:
-            if self._whole_log:
-                rebuild_counts(index)
+        with _needing_space():
+            if self._rebuilding is not None:
+                self._rebuilding.finish(self._merge)
+                self._rebuilding = None
+            if self._unmatched:
+                self._apply_unmatched()
             for place in self._copies:
                 copy = reader.record_at(place)
                 if copy is not None:
                     self._end_by_copy(reader, copy)
-        except OSError as error:
-            raise StoreOpenError(
-                f"the index of pending messages cannot be built ({error}): free space, and start again"
-            ) from error
         self._copies = array("q")
         if self.unusable:
             _logger.error(
@@ -201,6 +234,19 @@ class TimedReplay:
         if self.orphans:
             _logger.info("%d marks in the log refer to timed messages that were not pending", self.orphans)
         return index
+
+    def _apply_unmatched(self) -> None:
+        """Apply statements whose messages were not due when they state."""
+        found = find_identities(self._index, self._unmatched)
+        for identity, next_due_ms in self._unmatched.items():
+            pending = found.get(identity)
+            if pending is None:
+                self.orphans += 1
+            elif next_due_ms is None:
+                self._index.end(pending.due_ms, identity, pending.partition)
+            else:
+                self._index.move(pending, next_due_ms)
+        self._unmatched.clear()
 
     def _end_by_copy(self, reader: ScheduleReader, copy: Record) -> None:
         """End the pending message of which this is a copy without a sound mark."""
@@ -217,6 +263,17 @@ class TimedReplay:
             if record is not None and is_copy_of(copy, properties, record):
                 self._index.end(pending.due_ms, pending.identity, partition)
                 return
+
+
+@contextmanager
+def _needing_space() -> Iterator[None]:
+    """Turn OSError into StoreOpenError."""
+    try:
+        yield
+    except OSError as error:
+        raise StoreOpenError(
+            f"the index of pending messages cannot be built ({error}): free space, and start again"
+        ) from error
 
 
 def own_due(text: str, place: int) -> TimedDue | None:
@@ -237,7 +294,7 @@ def own_mark(text: str, place: int) -> TimedMark | None:
     mark = parse_own_mark(text, place)
     if mark is None and (mended := corrected(text, place)) is not None:
         mark = parse_own_mark(mended, place)
-    if mark is not None and (mark.next_due_ms is not None or mark.queue is not None):
+    if mark is not None and (mark.details or (mark.queue is not None and mark.next_due_ms is not None)):
         raise NewerFormError(f"{text!r} has a form that this program does not know: use the version that wrote it")
     return mark
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from base64 import urlsafe_b64encode
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from enum import StrEnum
 from typing import Final, NamedTuple
 
 from delaymq.message import names
@@ -82,6 +83,55 @@ def _unit(name: str) -> str:
     return "milliseconds" if name in _UNITS_MS else "milliseconds since the epoch"
 
 
+MAX_KEY_BYTES: Final = 255
+_EXPIRE_MS: Final = re.compile(r"[0-9]{1,15}\Z", re.ASCII)
+
+
+class OnSameKey(StrEnum):
+    """Treatment of a message with the DELAY_KEY of a pending message of its topic (DELAY_ON_SAME_KEY)."""
+
+    REPLACE = "replace"
+    """The pending message ends."""
+    KEEP = "keep"
+    """The new message is not stored, and the producer receives the response to the pending one."""
+    REFUSE = "refuse"
+    """The new message is rejected."""
+
+
+def delay_key(properties: dict[str, str]) -> str | None:
+    """Return the DELAY_KEY of a message with a schedule or an action; None without one. IllegalMessageError."""
+    key = properties.get(names.DELAY_KEY)
+    if key is not None and not 0 < len(key.encode("utf-8", "surrogateescape")) <= MAX_KEY_BYTES:
+        raise IllegalMessageError(
+            f"{names.DELAY_KEY} has {len(key.encode('utf-8', 'surrogateescape'))} bytes: use 1 to {MAX_KEY_BYTES} bytes"
+        )
+    return key
+
+
+def on_same_key(properties: dict[str, str]) -> OnSameKey:
+    """Return the requested treatment of a pending message with the same key. IllegalMessageError."""
+    text = properties.get(names.DELAY_ON_SAME_KEY, OnSameKey.REPLACE)
+    try:
+        return OnSameKey(text)
+    except ValueError:
+        raise IllegalMessageError(f"{names.DELAY_ON_SAME_KEY} is {text[:32]!r}: use {', '.join(OnSameKey)}") from None
+
+
+def check_expiry(properties: dict[str, str]) -> None:
+    """Raise IllegalMessageError if DELAY_EXPIRE_MS is not a number of milliseconds."""
+    if names.DELAY_EXPIRE_MS in properties and expiry_ms(properties) is None:
+        text = properties[names.DELAY_EXPIRE_MS]
+        raise IllegalMessageError(
+            f"{names.DELAY_EXPIRE_MS} is {text[:32]!r}: use the number of milliseconds by which the message may be late"
+        )
+
+
+def expiry_ms(properties: dict[str, str]) -> int | None:
+    """Return the lateness in ms above which a message is dropped; None if there is no such limit."""
+    text = properties.get(names.DELAY_EXPIRE_MS, "")
+    return int(text) if _EXPIRE_MS.match(text) else None
+
+
 def drop_earlier_timer(properties: dict[str, str]) -> None:
     """Remove the properties of an earlier timer from a message that was received and is sent again.
 
@@ -94,6 +144,25 @@ def drop_earlier_timer(properties: dict[str, str]) -> None:
             properties.pop(name, None)
     for name in OF_EARLIER_TIMERS:
         properties.pop(name, None)
+
+
+class RecallHandle(NamedTuple):
+    """Content of a recall handle."""
+
+    topic: str
+    broker_name: str
+    unique_key: str
+
+
+def read_recall_handle(handle: str) -> RecallHandle:
+    """Return the content of a recall handle. IllegalMessageError."""
+    try:
+        words = urlsafe_b64decode(handle.encode("ascii") + b"=" * (-len(handle) % 4)).decode().split(" ")
+    except (ValueError, UnicodeError):
+        words = []
+    if len(words) < 5 or words[0] != "v1":
+        raise IllegalMessageError(f"{handle[:128]!r} is not a recall handle: pass the one of the send's response")
+    return RecallHandle(words[1], " ".join(words[2:-2]), words[-1])  # a broker's name may contain spaces
 
 
 def recall_handle(topic: str, broker_name: str, due_ms: int, unique_key: str) -> str:

@@ -7,10 +7,14 @@ Retries and dead letters are found by the unique id, which clients keep.
 from typing import TYPE_CHECKING, Final
 
 from delaymq.api_types.messages import Event, LifeEvent, MessageDetails, MessageRow
+from delaymq.broker.delivery.changes.fates import fate_of
 from delaymq.broker.filters import tag_matcher
+from delaymq.clock import utc_time
 from delaymq.message import names
 from delaymq.message.hashing import tags_code
 from delaymq.message.properties import decode_properties
+from delaymq.message.record import Record
+from delaymq.message.timed_marks import TimedMarkKind
 from delaymq.schedule.timeline import TIMELINE_QUEUE
 from delaymq.server.api.messages.body import body_of
 from delaymq.server.api.messages.index_search import search_index
@@ -23,6 +27,7 @@ from delaymq.server.api.messages.search import (
     row_of,
     rows_of,
 )
+from delaymq.server.api.messages.timed import reading_index, timed_mark_of
 from delaymq.server.api.routing import Api, Name, Query
 from delaymq.server.api.topics import groups_of
 from delaymq.server.log_reader import ReadRecord
@@ -33,6 +38,10 @@ if TYPE_CHECKING:
 
 MAX_GROUPS: Final = 64
 """Maximum groups whose progress is shown for one message."""
+
+
+_RANKS: Final[dict[Event, int]] = {"stored": 0, "retried": 0, "due": 1}
+"""Order of events of the same time."""
 
 
 class MessageQuery(Query):
@@ -113,6 +122,9 @@ class _History:
         self._ended_places: set[tuple[int, int]] = set()
         """Places that a later record settles."""
         self._settled: list[tuple[MessageRow, tuple[int, int], str | None]] = []
+        self._dues: dict[tuple[int, int], tuple[int, int, str | None]] = {}
+        """Due time, store time and group of each message, by its place."""
+        self._cancelled: list[tuple[Record, tuple[int, int]]] = []
 
     def in_order(self) -> list[LifeEvent]:
         """Return the events sorted by time; an event without a time follows its cause."""
@@ -120,7 +132,12 @@ class _History:
             if scheduled not in self._ended_places:
                 detail = "delivered by now; the delivered record is no longer in the log"
                 self._add(max(row.due_ms or 0, row.stored_ms), "delivered", None, detail, group)
-        return [event for _, event in sorted(self._events, key=lambda item: item[0])]
+        for due_ms, stored_ms, group in self._dues.values():
+            self._add(max(due_ms, stored_ms), "due", due_ms, "due time of the delivery", group)
+        for record, place in self._cancelled:
+            if place not in self._ended_places:
+                self._add_replaced(record)
+        return [event for _, event in sorted(self._events, key=lambda item: (item[0], _RANKS.get(item[1].event, 2)))]
 
     def add_record(self, read: ReadRecord) -> None:
         """Add the events of one record."""
@@ -131,11 +148,14 @@ class _History:
         scheduled = place_of(record, properties)
         if scheduled is not None and record.topic in PENDING_TOPICS:
             self._add_pending(row, scheduled, group)
+            if row.state == "cancelled":
+                self._cancelled.append((record, scheduled))
             return
-        if scheduled is not None:
+        mark = timed_mark_of(record, properties)
+        if scheduled is not None and (mark is None or mark.next_due_ms is None):
             self._ended_places.add(scheduled)
         if record.topic == names.MARKS_TOPIC:
-            self._add(row.stored_ms, "dropped", row.stored_ms, "ended without a delivery, by a mark in the log", group)
+            self._add_mark(record, properties, row, group)
             return
         place = f"queue {record.queue_id} of {row.topic}, offset {record.queue_offset}"
         if record.topic.startswith(names.DLQ_PREFIX):
@@ -151,6 +171,35 @@ class _History:
             self._add(row.stored_ms, "stored", row.stored_ms, f"stored in {place}", None)
         if not record.topic.startswith(names.DLQ_PREFIX):
             self._add_consumers(row, group)
+
+    def _add_mark(self, record: Record, properties: dict[str, str], row: MessageRow, group: str | None) -> None:
+        """Add what a mark alone states: a change on request, or an end without a delivery."""
+        mark = timed_mark_of(record, properties)
+        kind = None if mark is None else mark.kind
+        account, address = properties.get(names.BY, ""), row.born_host
+        by = f"by {account} ({address})" if account else f"by {address}"
+        event: Event = "dropped"
+        detail = "ended without a delivery, by a mark in the log"
+        if mark is not None and mark.next_due_ms is not None:
+            event = "fired" if kind is TimedMarkKind.FIRED else "moved"
+            detail = f"due at {utc_time(mark.next_due_ms)} instead of {utc_time(mark.due_ms)}, {by}"
+            place = TIMELINE_QUEUE, mark.identity
+            if place in self._dues:
+                _, stored_ms, of_group = self._dues[place]
+                self._dues[place] = mark.next_due_ms, stored_ms, of_group
+        elif kind is TimedMarkKind.CANCELLED:
+            event, detail = "cancelled", by
+        elif kind is TimedMarkKind.EXPIRED:
+            event, detail = "expired", f"later than its producer allowed ({names.DELAY_EXPIRE_MS})"
+        self._add(row.stored_ms, event, row.stored_ms, detail, group)
+
+    def _add_replaced(self, record: Record) -> None:
+        """Add the end of a message that another one replaced, which has another unique id."""
+        with reading_index():
+            fate = fate_of(self._broker.delivery.lookup, record)
+        if fate.at_ms is not None:
+            detail = f"replaced by a message with the same {names.DELAY_KEY}, from {fate.by}"
+            self._add(fate.at_ms, "cancelled", fate.at_ms, detail, None)
 
     def _add_pending(self, row: MessageRow, place: tuple[int, int], group: str | None) -> None:
         if place in self._known_places:
@@ -168,11 +217,12 @@ class _History:
         due_ms = row.due_ms or row.stored_ms
         # A message may be due before it is stored: its delay counts from its arrival.
         order_ms = max(due_ms, row.stored_ms)
-        self._add(order_ms, "due", due_ms, "due time of the delivery", group)
+        if row.state != "cancelled":
+            self._dues[place] = due_ms, row.stored_ms, group
         if row.state == "pending":
             what = "timed message" if is_timed else f"entry {offset} of delay level {row.delay_level}"
             self._add(order_ms, "pending", None, f"pending, {what}", group)
-        else:
+        elif row.state == "delivered":
             self._settled.append((row, place, group))
 
     def _add_consumers(self, row: MessageRow, group: str | None) -> None:

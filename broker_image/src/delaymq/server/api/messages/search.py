@@ -6,20 +6,22 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import msgspec
 
 from delaymq.api_types.messages import MessageRow, Messages, State
+from delaymq.broker.delivery.changes.fates import FateKind
 from delaymq.message import names
 from delaymq.message.ids import offset_message_id, parse_offset_message_id, unpack_host
 from delaymq.message.levels import level_of_queue
 from delaymq.message.marks import MarkKind, parse_due, parse_mark
 from delaymq.message.properties import decode_properties
 from delaymq.message.record import Record
-from delaymq.message.timed_marks import TimedMarkKind
+from delaymq.message.timed_marks import TimedMark, TimedMarkKind
 from delaymq.schedule.timeline import TIMELINE_QUEUE
 from delaymq.server.api.messages.index_search import search_index
 from delaymq.server.api.messages.resent import resent_times_ms
 from delaymq.server.api.messages.timed import (
     due_ms_of_timed,
+    fate_of_timed,
     identity_of,
-    is_pending_timed,
+    pending_timed,
     reading_index,
     timed_mark_of,
 )
@@ -39,6 +41,13 @@ _LATEST_MS: Final = 1 << 53
 _BLANK_SIZE: Final = 1 << 30
 PENDING_TOPICS: Final = (names.SCHEDULE_TOPIC, names.TIMER_TOPIC)
 """Topics of pending messages."""
+_STATES: Final[dict[FateKind, State]] = {
+    FateKind.DELIVERED: "delivered",
+    FateKind.CANCELLED: "cancelled",
+    FateKind.REPLACED: "cancelled",
+    FateKind.EXPIRED: "expired",
+    FateKind.DROPPED: "dropped",
+}
 _NAMING_TOPICS: Final = (*PENDING_TOPICS, names.MARKS_TOPIC)
 """Topics whose records name the real topic of their message."""
 
@@ -102,20 +111,24 @@ def place_of(record: Record, properties: dict[str, str]) -> tuple[int, int] | No
     if mark is not None:
         return mark.queue_id, mark.queue_offset
     timed = timed_mark_of(record, properties)
-    return None if timed is None else (TIMELINE_QUEUE, timed.identity)
+    if timed is None:
+        return None
+    return (TIMELINE_QUEUE, timed.identity) if timed.queue is None else timed.queue
 
 
 def state_of(broker: "Broker", record: Record, properties: dict[str, str]) -> State:
     """Return the state of a record's message, derived from the record and the schedule. ApiError."""
     if record.topic == names.TIMER_TOPIC:
-        return "pending" if is_pending_timed(broker, record, properties) else "delivered"
+        if pending_timed(broker, record) is not None:
+            return "pending"
+        return _STATES[fate_of_timed(broker, record)]
     if record.topic == names.SCHEDULE_TOPIC:
         with reading_index():
             return "pending" if broker.delivery.is_pending(record) else "delivered"
     if record.topic.startswith(names.DLQ_PREFIX):
         return "deadLettered"
     if record.topic == names.MARKS_TOPIC:
-        return "dropped"
+        return _state_by_mark(timed_mark_of(record, properties))
     if record.topic.startswith(names.RETRY_PREFIX):
         return "retried"
     mark = parse_mark(properties.get(names.MARK, ""))
@@ -123,6 +136,14 @@ def state_of(broker: "Broker", record: Record, properties: dict[str, str]) -> St
         return "delivered"
     timed = timed_mark_of(record, properties)
     return "delivered" if timed is not None and timed.kind is TimedMarkKind.DELIVERED else "stored"
+
+
+def _state_by_mark(mark: TimedMark | None) -> State:
+    if mark is not None and mark.next_due_ms is not None:
+        return "pending"
+    if mark is not None and mark.kind is TimedMarkKind.CANCELLED:
+        return "cancelled"
+    return "expired" if mark is not None and mark.kind is TimedMarkKind.EXPIRED else "dropped"
 
 
 def delay_level_of(record: Record, properties: dict[str, str]) -> int:
@@ -142,7 +163,8 @@ def due_ms_of(broker: "Broker", record: Record, properties: dict[str, str]) -> i
             return due_ms
         return record.store_timestamp_ms + broker.delivery.levels.delay_ms(level_of_queue(record.queue_id))
     if record.topic == names.TIMER_TOPIC:
-        return due_ms_of_timed(record, properties)
+        pending = pending_timed(broker, record)
+        return due_ms_of_timed(record, properties) if pending is None else pending.due_ms
     mark = parse_mark(properties.get(names.MARK, ""))
     if mark is not None:
         return parse_due(text, mark.queue_id, mark.queue_offset)
@@ -193,7 +215,10 @@ async def _by_key(api: Api, query: MessagesQuery) -> tuple[list[ReadRecord], boo
             continue
         if query.queue_id is not None and row_of(broker, each).queue_id != query.queue_id:
             continue
-        place = place_of(record, decode_properties(record.raw_properties))
+        properties = decode_properties(record.raw_properties)
+        if record.topic == names.MARKS_TOPIC and _state_by_mark(timed_mark_of(record, properties)) == "pending":
+            continue  # the record that holds the message is shown
+        place = place_of(record, properties)
         if place is not None:
             if record.topic in PENDING_TOPICS and place in shown_places:
                 continue  # a newer record of the same message contains the same information

@@ -44,7 +44,8 @@ _RESERVED: Final = frozenset(
     {
         names.KEYS, names.TAGS, names.WAIT, names.DELAY, names.RETRY_TOPIC, names.REAL_TOPIC, names.REAL_QUEUE_ID,
         names.TRANSACTION_PREPARED, names.PRODUCER_GROUP, names.ORIGIN_MESSAGE_ID, names.UNIQUE_KEY, names.CLUSTER,
-        names.MSG_REGION, names.TRACE_ON, names.START_DELIVER_TIME,
+        names.MSG_REGION, names.TRACE_ON, names.START_DELIVER_TIME, names.DELAY_KEY, names.DELAY_ON_SAME_KEY,
+        names.DELAY_EXPIRE_MS, names.DELAY_ACTION,
     }
 )  # fmt: skip
 """Properties that brokers and clients set."""
@@ -54,6 +55,7 @@ _STATUSES: Final = {
     ResponseCode.NO_PERMISSION: 403,
     ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST: 404,
     ResponseCode.SERVICE_NOT_AVAILABLE: 503,
+    ResponseCode.ILLEGAL_OPERATION: 409,
 }
 """HTTP statuses of response codes with one meaning; the error's code is RocketMQ's name in lower case."""
 
@@ -205,8 +207,8 @@ def properties_of(message: SendBody, unique_id: str) -> dict[str, str]:
             raise ApiError(
                 400,
                 "bad_request",
-                f"property {name[:_SHOWN_CHARACTERS]!r} is reserved: use tags, keys, delayLevel, delayMs, deliverAt or"
-                " deliverAtMs, or another name",
+                f"property {name[:_SHOWN_CHARACTERS]!r} is reserved: use tags, keys, delayLevel, delayMs, deliverAt,"
+                " deliverAtMs, delayKey, onSameKey or expireMs, or another name",
             )
     if message.tags is not UNSET:
         _check_storable("tags", message.tags)
@@ -225,10 +227,39 @@ def properties_of(message: SendBody, unique_id: str) -> dict[str, str]:
     elif message.deliver_at_ms is not UNSET:
         properties[names.TIMER_DELIVER_MS] = str(message.deliver_at_ms)
     elif message.deliver_at is not UNSET:
-        # Rounded up to a ms, so that the message is not delivered early. All times in the past are equivalent.
-        at_ms = -((_EPOCH - message.deliver_at) // timedelta(milliseconds=1))
-        properties[names.TIMER_DELIVER_MS] = str(max(at_ms, 0))
+        properties[names.TIMER_DELIVER_MS] = str(due_at_ms(message.deliver_at))
+    _add_delay_properties(properties, message)
     return properties
+
+
+def _add_delay_properties(properties: dict[str, str], message: SendBody) -> None:
+    """Add the properties of a delay in addition to its due time."""
+    managed = message.delay_key, message.on_same_key, message.expire_ms
+    if all(each is UNSET for each in managed):
+        return
+    if names.DELAY not in properties and not any(name in properties for name in names.TIMER_PROPERTIES):
+        raise ApiError(
+            400,
+            "bad_request",
+            "delayKey, onSameKey and expireMs need a delay: send delayMs, deliverAt, deliverAtMs or delayLevel",
+        )
+    if message.on_same_key is not UNSET and message.delay_key is UNSET:
+        raise ApiError(400, "bad_request", "onSameKey needs delayKey")
+    if message.delay_key is not UNSET:
+        _check_storable("delayKey", message.delay_key)
+        properties[names.DELAY_KEY] = message.delay_key
+    if message.on_same_key is not UNSET:
+        properties[names.DELAY_ON_SAME_KEY] = message.on_same_key
+    if message.expire_ms is not UNSET:
+        properties[names.DELAY_EXPIRE_MS] = str(message.expire_ms)
+
+
+def due_at_ms(at: datetime) -> int:
+    """Return a due time in ms since the epoch, rounded up: a message must not be delivered early.
+
+    All times in the past are equivalent.
+    """
+    return max(-((_EPOCH - at) // timedelta(milliseconds=1)), 0)
 
 
 def _check_storable(what: str, text: str) -> None:
@@ -239,14 +270,15 @@ def _check_storable(what: str, text: str) -> None:
 def sent(unique_id: str, response: Response) -> Sent:
     """Return the description of a stored message."""
     fields = response.fields
-    handle = fields.get("recallHandle")
+    handle, is_kept = fields.get("recallHandle"), "delayKept" in fields
     return Sent(
-        message_id=unique_id,
+        message_id=unique_id if not is_kept or handle is None else urlsafe_b64decode(handle).decode().split(" ")[-1],
         offset_message_id=fields["msgId"],
         queue_id=int(fields["queueId"]),
         queue_offset=int(fields["queueOffset"]),
         due_ms=None if handle is None else _due_ms(handle),
         recall_handle=handle,
+        kept=is_kept,
     )
 
 

@@ -4,11 +4,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from delaymq.broker.delivery.changes.fates import FateKind, fate_of
 from delaymq.broker.delivery.timed.replay import own_due, own_mark
 from delaymq.message import names
-from delaymq.message.errors import NewerFormError
+from delaymq.message.errors import KeysUnknownError, NewerFormError
 from delaymq.message.record import Record
 from delaymq.message.timed_marks import TimedMark
+from delaymq.schedule.timeline import Pending
 from delaymq.server.api.routing import ApiError
 from delaymq.store.dispatch import recorded_due_ms
 
@@ -43,17 +45,17 @@ def timed_mark_of(record: Record, properties: dict[str, str]) -> TimedMark | Non
         return None
 
 
-def is_pending_timed(broker: "Broker", record: Record, properties: dict[str, str]) -> bool:
-    """Whether the message of a record of the timer topic is pending. ApiError if the index cannot be read."""
-    timeline, identity = broker.delivery.timeline, identity_of(record, properties)
-    if timeline.taken(identity) is not None:
-        return True
-    due_ms = due_ms_of_timed(record, properties)
-    partition = timeline.partitions.find(properties.get(names.REAL_TOPIC, ""))
-    if due_ms is None or partition is None:
-        return False
+def pending_timed(broker: "Broker", record: Record) -> Pending | None:
+    """Return the pending message that a record of the timer topic holds. ApiError if the index cannot be read."""
     with reading_index():
-        return timeline.find(due_ms, identity, partition) is not None
+        return broker.delivery.lookup.pending_in(record)
+
+
+def fate_of_timed(broker: "Broker", record: Record) -> FateKind:
+    """Return the end of a message that is not pending. ApiError if the index of keys cannot be read."""
+    with reading_index():
+        fate = fate_of(broker.delivery.lookup, record)
+    return FateKind.DELIVERED if fate.kind is FateKind.UNKNOWN else fate.kind
 
 
 @contextmanager
@@ -61,6 +63,8 @@ def reading_index() -> Iterator[None]:
     """Turn errors of the index of pending messages into an ApiError."""
     try:
         yield
+    except KeysUnknownError as error:
+        raise ApiError(503, "keys_unknown", str(error)) from None
     except OSError as error:
         raise ApiError(
             503,

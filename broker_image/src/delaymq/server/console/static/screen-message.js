@@ -17,6 +17,10 @@ const EVENTS = {
   deadLettered: ["Became a dead letter", "bad"],
   resent: ["Resent", "good"],
   dropped: ["Dropped", "bad"],
+  moved: ["Moved to another time", ""],
+  fired: ["Delivered early on request", ""],
+  cancelled: ["Cancelled", "bad"],
+  expired: ["Dropped as too late", "bad"],
 };
 
 /** #/messages/ID?topic=NAME; the topic is required only for a unique id. */

@@ -8,7 +8,16 @@ import { problem } from "./view.js";
 
 const ID = /^[0-9a-fA-F]{32}$/;
 const SUGGESTED_TOPICS = 200;
-const STATES = { pending: "warn", delivered: "good", consumed: "good", deadLettered: "bad", retried: "warn", dropped: "bad" };
+const STATES = {
+  pending: "warn",
+  delivered: "good",
+  consumed: "good",
+  deadLettered: "bad",
+  retried: "warn",
+  dropped: "bad",
+  cancelled: "bad",
+  expired: "bad",
+};
 export const STATE_NAMES = { deadLettered: "dead letter" };
 
 /** #/messages?topic=NAME&q=KEY_OR_ID&from=MS&to=MS */

@@ -1,0 +1,196 @@
+"""Search for messages by unique id and by DELAY_KEY, with the index of keys."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final, NamedTuple
+
+from delaymq.broker.delivery.level_entries import carried_from, find_held
+from delaymq.broker.delivery.reader import DeliveryStore, ScheduleReader
+from delaymq.broker.delivery.timed.replay import own_due, own_mark
+from delaymq.message import names
+from delaymq.message.errors import KeysUnknownError, NewerFormError
+from delaymq.message.record import Record
+from delaymq.message.timed_marks import TimedMark
+from delaymq.schedule.timeline import Pending, Timeline
+from delaymq.store.index.key_index import indexed_delay_key
+from delaymq.store.layout import CHANGED_VERSION
+
+_ANY_TIME: Final = (0, (1 << 63) - 1)
+MAX_RECORDS: Final = 64
+"""Records with one unique id that are considered, the newest first: a producer's retries, and records that carry a
+message forward."""
+_MAX_STEPS: Final = 64
+"""Steps of 64 index entries: about 10 ms. Clients choose keys, and could choose many with one hash."""
+
+
+class Found(NamedTuple):
+    """A pending message, and the record that holds it."""
+
+    record: Record
+    pending: Pending
+
+
+class Lookup:
+    """Finds the records of messages, and whether they are pending."""
+
+    def __init__(
+        self,
+        store: DeliveryStore,
+        reader: ScheduleReader,
+        timeline: Timeline,
+        is_settled: Callable[[int, int], bool],
+    ) -> None:
+        """`is_settled` returns whether an entry (queue id, queue offset) of the schedule topic is settled."""
+        self._store = store
+        self._reader = reader
+        self._timeline = timeline
+        self._is_settled = is_settled
+
+    # Records.
+
+    def records(self, topic: str, key: str) -> Iterator[Record]:
+        """Yield the records of a topic that may have a key, the newest first; hashes may collide. KeysUnknownError."""
+        if not self._store.has_all_keys:
+            raise KeysUnknownError(
+                "the index of keys is incomplete: set messageIndexEnable=true, and restart the broker if it has run out"
+                " of memory or disk space"
+            )
+        steps = 0
+        try:
+            for offset in self._store.index_steps(topic, key, *_ANY_TIME):
+                if offset is None:
+                    steps += 1
+                    if steps > _MAX_STEPS:
+                        raise KeysUnknownError("the index contains too many keys with the same hash: use another key")
+                    continue
+                record = self._store.record_at(offset)
+                if record is not None and record.topic == topic:
+                    yield record
+        except OSError as error:
+            raise KeysUnknownError(f"the index of keys cannot be read: {error}") from error
+
+    def with_unique_id(self, topic: str, unique_id: str) -> list[Record]:
+        """Return the newest records of delayed messages for `topic` with this unique id. KeysUnknownError."""
+        found: list[Record] = []
+        for delayed in (names.TIMER_TOPIC, names.SCHEDULE_TOPIC):
+            for record in self.records(delayed, unique_id):
+                properties = record.properties
+                if properties.get(names.UNIQUE_KEY) == unique_id and properties.get(names.REAL_TOPIC) == topic:
+                    found.append(record)
+                    if len(found) >= MAX_RECORDS:
+                        return found
+        return found
+
+    def with_key(self, topic: str, key: str) -> Record | None:
+        """Return the newest record of a timed message for `topic` with this DELAY_KEY. KeysUnknownError.
+
+        Keys are unique among pending messages, so no other record holds a pending message with this key.
+        """
+        for record in self.records(names.TIMER_TOPIC, indexed_delay_key(topic, key)):
+            properties = record.properties
+            if properties.get(names.DELAY_KEY) == key and properties.get(names.REAL_TOPIC) == topic:
+                return record
+        return None
+
+    # Pending messages.
+
+    def pending_by_id(self, topic: str, unique_id: str) -> tuple[list[Found], Record | None]:
+        """Return the pending messages with a unique id, and the newest record with it.
+
+        KeysUnknownError, OSError, TimelineDamagedError.
+        """
+        records = self.with_unique_id(topic, unique_id)
+        found: dict[int, Found] = {}
+        for record in records:
+            pending = self.pending_in(record)
+            if pending is not None:
+                found.setdefault(pending.identity, Found(record, pending))
+        return list(found.values()), records[0] if records else None
+
+    def pending_by_key(self, topic: str, key: str) -> tuple[list[Found], Record | None]:
+        """Return the pending message with a DELAY_KEY, if any, and the newest record with it. Errors as above."""
+        record = self.with_key(topic, key)
+        pending = self.pending_in(record) if record is not None else None
+        return [Found(record, pending)] if record is not None and pending is not None else [], record
+
+    def pending_with_key(self, topic: str, key: str) -> Pending | None:
+        """Return the pending message with a DELAY_KEY. KeysUnknownError, OSError, TimelineDamagedError."""
+        record = self.with_key(topic, key)
+        return self.pending_in(record) if record is not None else None
+
+    def pending_in(self, record: Record) -> Pending | None:
+        """Return the pending message that a record holds, or held before it was carried forward.
+
+        OSError, TimelineDamagedError, KeysUnknownError.
+        """
+        if record.topic == names.TIMER_TOPIC:
+            return self._timed(record)
+        if record.topic != names.SCHEDULE_TOPIC or self._is_settled(record.queue_id, record.queue_offset):
+            return None
+        entry = self._reader.entry(record.queue_id, record.queue_offset)
+        if entry is None or entry[0] != record.physical_offset:
+            return None
+        return find_held(self._timeline, record, self._reader.due_ms(record.queue_id, record.queue_offset, entry[2]))
+
+    def _timed(self, record: Record) -> Pending | None:
+        identity, due_ms = stated_by(record)
+        timeline = self._timeline
+        pending = timeline.taken(identity)
+        if pending is not None:
+            return pending
+        partition = timeline.partitions.find(record.properties.get(names.REAL_TOPIC, ""))
+        if partition is None:
+            return None
+        pending = timeline.find(due_ms, identity, partition)
+        if pending is None and self._store.format_version >= CHANGED_VERSION:
+            mark = self.newest_mark(identity)
+            if mark is not None and mark.next_due_ms is not None:
+                pending = timeline.find(mark.next_due_ms, identity, partition)
+        return pending
+
+    def newest_mark(self, identity: int) -> TimedMark | None:
+        """Return the newest mark without a copy about a message. KeysUnknownError."""
+        found = self.newest_mark_record(identity)
+        return None if found is None else found[1]
+
+    def newest_mark_record(self, identity: int) -> tuple[Record, TimedMark] | None:
+        """Return the record of the newest mark without a copy about a message, and the mark. KeysUnknownError."""
+        for record in self.records(names.MARKS_TOPIC, str(identity)):
+            mark = mark_in(record)
+            if mark is not None and mark.identity == identity:
+                return record, mark
+        return None
+
+
+def stated_by(record: Record) -> tuple[int, int]:
+    """Return identity and due time in ms that a record of the timer topic states."""
+    text, place = record.properties.get(names.DUE, ""), record.physical_offset
+    try:
+        due = own_due(text, place)
+    except NewerFormError:
+        due = None
+    if due is not None:
+        return due.identity, due.due_ms
+    out_ms = record.properties.get(names.TIMER_OUT_MS, "")
+    return place, int(out_ms) if out_ms.isascii() and out_ms.isdigit() and len(out_ms) <= 18 else -1
+
+
+def identity_of(record: Record) -> int:
+    """Return the identity of the message that a record of the timer topic or of the schedule topic holds."""
+    if record.topic == names.TIMER_TOPIC:
+        return stated_by(record)[0]
+    try:
+        mark = carried_from(record.properties, record.queue_id, record.physical_offset)
+    except NewerFormError:
+        mark = None
+    return record.physical_offset if mark is None else mark.identity
+
+
+def mark_in(record: Record) -> TimedMark | None:
+    """Return the mark of form 2 that a record contains; None without one."""
+    text = record.properties.get(names.MARK)
+    try:
+        return own_mark(text, record.physical_offset) if text is not None else None
+    except NewerFormError:
+        return None

@@ -1,0 +1,107 @@
+"""Changes of pending messages: recalls (370) and messages with DELAY_ACTION or TIMER_DEL_UNIQKEY."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from delaymq.broker.delivery.changes.changes import Requester
+from delaymq.broker.delivery.changes.fates import UNKNOWN, Fate
+from delaymq.broker.delivery.changes.requests import Action, ChangeRequest, Outcome, perform, request_of
+from delaymq.broker.delivery.timed.requests import read_recall_handle
+from delaymq.broker.requests.errors import message_illegal, no_permission, store_refusal, topic_missing, unavailable
+from delaymq.broker.requests.results import Deferred
+from delaymq.message.errors import IllegalMessageError
+from delaymq.protocol.codes import ResponseCode
+from delaymq.protocol.command import Command, Response
+from delaymq.protocol.credential_fields import ACCESS_KEY
+from delaymq.protocol.headers import RecallMessageRequestHeader
+from delaymq.store.errors import StoreError
+
+if TYPE_CHECKING:
+    from delaymq.broker.broker import Broker
+    from delaymq.broker.requests.session import Session
+
+
+def recall_message(broker: Broker, session: Session, command: Command) -> Response | Deferred:
+    """Handle RECALL_MESSAGE (370), by which clients of RocketMQ 5.3 cancel a pending message."""
+    header = RecallMessageRequestHeader.from_fields(command.fields)
+    try:
+        handle = read_recall_handle(header.recall_handle)
+    except IllegalMessageError as error:
+        return _not_done(str(error))
+    if header.topic not in broker.topics.table:
+        raise topic_missing(header.topic)
+    if handle.topic != header.topic:
+        return _not_done(f"the recall handle is for topic {handle.topic}: send that topic")
+    if handle.broker_name != broker.config.broker_name:
+        return _not_done(f"the message is on broker {handle.broker_name}: send the request there")
+    request = ChangeRequest(action=Action.CANCEL, topic=header.topic, unique_id=handle.unique_key)
+    outcome = make_change(broker, request, requester_of(broker, session, command))
+    return _answer(broker, request, outcome, {"msgId": handle.unique_key})
+
+
+def change_by_message(
+    broker: Broker, session: Session, command: Command, topic: str, properties: dict[str, str]
+) -> Response | Deferred:
+    """Make the change that a message requests. The message is not stored; the response describes the mark."""
+    try:
+        request = request_of(topic, properties, lambda: broker.delivery.levels)
+    except IllegalMessageError as error:
+        raise message_illegal(str(error)) from error
+    requester = requester_of(broker, session, command)
+    outcome = make_change(broker, request, requester)
+    shortened = (request.unique_id or "").removeprefix(topic)
+    if outcome.record is None and shortened and shortened != request.unique_id:
+        # RocketMQ 5.3.2 and later put the topic before the unique id.
+        outcome = make_change(broker, replace(request, unique_id=shortened), requester)
+    return _answer(broker, request, outcome, {})
+
+
+def requester_of(broker: Broker, session: Session, command: Command) -> Requester:
+    """Return the client that sent a request."""
+    account = command.fields.get(ACCESS_KEY, "") if broker.access is not None else ""
+    return Requester(account, session.remote_host)
+
+
+def make_change(broker: Broker, request: ChangeRequest, requester: Requester) -> Outcome:
+    """Make a change. Raises RequestError if nothing was changed because of an error."""
+    if not broker.config.recall_message_enable:
+        raise no_permission("pending messages cannot be changed on this broker (recallMessageEnable=false)")
+    if not broker.writable:
+        raise unavailable("the broker is being taken out of service: deliveries continue, but nothing can be changed")
+    try:
+        return perform(broker.delivery, request, requester)
+    except (StoreError, IllegalMessageError) as error:
+        raise store_refusal(error) from error
+
+
+def _answer(broker: Broker, request: ChangeRequest, outcome: Outcome, more: dict[str, str]) -> Response | Deferred:
+    if outcome.fate is not None:
+        return _not_done(f"{request.action} of the message with {request.target}: {outcome}", outcome.fate)
+    place = end = 0
+    if outcome.changed:
+        place, end = outcome.changed[0].place, outcome.changed[-1].end
+    fields = {
+        "msgId": f"{broker.message_id_prefix}{place:016X}",
+        "queueId": "0",
+        "queueOffset": "0",
+        "MSG_REGION": broker.region,
+        "TRACE_ON": broker.trace_on,
+        "delayChanged": str(len(outcome.changed)),
+        **more,
+    }
+    if outcome.changed and outcome.changed[0].due_ms is not None:
+        fields["delayDueMs"] = str(outcome.changed[0].due_ms)
+    if outcome.changed and broker.waits_for_flush:
+        late = Response(ResponseCode.FLUSH_DISK_TIMEOUT, None, fields)
+        return Deferred(Response(0, None, fields), end, broker.config.sync_flush_timeout, late)
+    return Response(0, None, fields)
+
+
+def _not_done(remark: str, fate: Fate = UNKNOWN) -> Response:
+    """Return the response to a request that changed nothing; its fields tell clients why."""
+    fields = {"delayFate": fate.kind.value}
+    if fate.at_ms is not None:
+        fields |= {"delayAtMs": str(fate.at_ms), "delayBy": fate.by}
+    return Response(ResponseCode.ILLEGAL_OPERATION, remark, fields)

@@ -1,0 +1,202 @@
+"""Pending messages: their names, and changes of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Final
+
+import msgspec
+
+from delaymq.client.core.client import Client
+from delaymq.client.core.routes import Route, queue_for_key
+from delaymq.client.due_times import Delay, Schedule, delay_in_ms, due_in_ms
+from delaymq.client.errors import BadAnswerError, ClientError, NotPendingError, SendError, UnreachableError, refusal
+from delaymq.client.messages import SendResult, properties_text
+from delaymq.client.options import ProducerOptions
+from delaymq.client.sending.requests import request_of
+from delaymq.message import names
+from delaymq.message.errors import IllegalMessageError
+from delaymq.protocol.bodies import MessageQueue
+from delaymq.protocol.codes import ResponseCode
+from delaymq.protocol.command import Command
+
+_DONE: Final = frozenset((ResponseCode.SUCCESS, ResponseCode.FLUSH_DISK_TIMEOUT))
+_UNKNOWN: Final = "unknown"
+
+
+class Changed(msgspec.Struct, frozen=True):
+    """A change of a pending message that was made."""
+
+    broker_name: str
+    messages: int
+    """Number of changed messages: more than 1 if a producer repeated its send, and 0 if the message was cancelled
+    before."""
+    due_ms: int | None = None
+    """New due time in ms since 1970; None for a cancelled message."""
+
+
+class DelayChanges:
+    """Changes of pending messages, at the brokers of their topics."""
+
+    def __init__(self, client: Client, group: str, options: ProducerOptions) -> None:
+        self._client = client
+        self._group = group
+        self._options = options
+
+    async def change(
+        self,
+        topic: str,
+        action: str,
+        *,
+        key: str | None = None,
+        message_id: str | None = None,
+        schedule: Schedule | None = None,
+        broker_name: str | None = None,
+        timeout_ms: int | None = None,
+    ) -> Changed:
+        """Make a change at the broker that has the message. Errors as `Producer.cancel`.
+
+        The request goes first to the named broker, or else to the one to which messages with this key are sent.
+        """
+        if (key is None) == (message_id is None):
+            raise ValueError("name the message by either key or message_id")
+        properties = {names.DELAY_ACTION: action}
+        properties |= {names.DELAY_KEY: key} if key is not None else {names.TIMER_DELETE_UNIQUE_KEY: str(message_id)}
+        if schedule is not None:
+            properties |= dict([schedule.timer_property])
+        text = properties_text(properties)
+        limit_ms = timeout_ms or self._options.send_timeout_ms
+        try:
+            async with asyncio.timeout(limit_ms / 1000):
+                return await self._ask(topic, text, key, broker_name, limit_ms)
+        except TimeoutError as error:
+            failed = ClientError(f"no broker answered within {limit_ms} ms: the change may have been made")
+            raise SendError(topic, 1, failed) from error
+
+    async def _ask(self, topic: str, text: str, key: str | None, broker_name: str | None, limit_ms: int) -> Changed:
+        client, new_topic_queues = self._client, self._options.new_topic_queues
+        route = client.known_route(topic) or await client.route_to_send(topic, new_topic_queues)
+        failure: ClientError | None = None
+        for queue, address in _in_order(route, key, broker_name):
+            try:
+                await client.delays.require_changes(address)
+                request = request_of(
+                    self._group, queue, b"", text, sys_flag=0, flag=0, new_topic_queues=new_topic_queues
+                )
+                answer = await client.network.invoke(address, request, limit_ms)
+            except UnreachableError as error:
+                failure = error
+                continue
+            if answer.code in _DONE:
+                return _changed(address, answer, queue.broker_name)
+            if answer.code != ResponseCode.ILLEGAL_OPERATION:
+                raise refusal(address, answer)
+            if answer.fields.get("delayFate", _UNKNOWN) != _UNKNOWN:
+                raise _not_pending(answer, queue.broker_name)
+        if failure is not None:
+            # The broker that did not answer may have the message.
+            raise SendError(topic, 1, failure) from failure
+        raise NotPendingError(_UNKNOWN, "no broker of the topic knows a pending message with this name")
+
+
+def _in_order(route: Route, key: str | None, broker_name: str | None) -> Iterator[tuple[MessageQueue, str]]:
+    """Yield a queue and the address of each broker of a topic, beginning with the most likely one."""
+    first = broker_name
+    if first is None and key is not None and route.writable:
+        first = queue_for_key(route.writable, key).broker_name
+    for name in sorted(route.brokers, key=lambda each: (each != first, each)):
+        address = route.master(name)
+        if address is not None:
+            yield MessageQueue(name, 0, route.topic), address
+
+
+def _changed(address: str, answer: Command, broker_name: str) -> Changed:
+    fields = answer.fields
+    try:
+        due = fields.get("delayDueMs")
+        return Changed(broker_name, int(fields["delayChanged"]), None if due is None else int(due))
+    except (KeyError, ValueError) as error:
+        raise BadAnswerError(address, f"the response to a change does not describe it ({error})") from error
+
+
+def _not_pending(answer: Command, broker_name: str) -> NotPendingError:
+    fields = answer.fields
+    at = fields.get("delayAtMs", "")
+    return NotPendingError(
+        fields.get("delayFate", _UNKNOWN),
+        f"{broker_name}: {answer.remark or ''}",
+        int(at) if at.isdigit() else None,
+        fields.get("delayBy", ""),
+    )
+
+
+def schedule_of(at: datetime | None, after: Delay | None) -> Schedule:
+    """Return a new due time. ValueError unless exactly one is given; errors of both as in `Producer.send`."""
+    if (at is None) == (after is None):
+        raise ValueError("give either at or after")
+    if at is not None:
+        return Schedule(due_ms=due_in_ms(at))
+    return Schedule(delay_ms=delay_in_ms(after))
+
+
+class Scheduled:
+    """A message that `Producer.schedule` has sent. It is pending until it is due, or until someone changes it."""
+
+    def __init__(self, changes: DelayChanges, topic: str, key: str | None, result: SendResult) -> None:
+        self.topic = topic
+        self.key = key
+        self.result = result
+        """Result of the send."""
+        self._changes = changes
+
+    @property
+    def due_ms(self) -> int | None:
+        """Due time in ms since 1970 when it was sent."""
+        return self.result.due_ms
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether nothing was sent because a message with the same key was pending, which this object then names."""
+        return self.result.is_kept
+
+    async def cancel(self) -> Changed:
+        """Cancel the message. Errors as `Producer.cancel`."""
+        return await self._change("cancel")
+
+    async def move(self, *, at: datetime | None = None, after: Delay | None = None) -> Changed:
+        """Let the message be due at another time, or after a delay from now. Errors as `Producer.cancel`."""
+        return await self._change("move", schedule_of(at, after))
+
+    async def fire(self) -> Changed:
+        """Deliver the message now. Errors as `Producer.cancel`."""
+        return await self._change("fire")
+
+    async def touch(self) -> Changed:
+        """Restart the delay of the message from now. Errors as `Producer.cancel`."""
+        return await self._change("touch")
+
+    async def _change(self, action: str, schedule: Schedule | None = None) -> Changed:
+        # The key may by now be that of a later message.
+        return await self._changes.change(
+            self.topic,
+            action,
+            message_id=self.result.message_id,
+            schedule=schedule,
+            broker_name=self.result.queue.broker_name,
+        )
+
+
+def delay_properties(key: str | None, on_same_key: str, expire_after: Delay | None) -> dict[str, str]:
+    """Return the properties of a scheduled message. IllegalMessageError if one is invalid."""
+    if on_same_key not in ("replace", "keep", "refuse"):
+        raise IllegalMessageError(f"on_same_key is {on_same_key!r}: use replace, keep or refuse")
+    properties: dict[str, str] = {}
+    if key is not None:
+        if not key:
+            raise IllegalMessageError("the key is empty: give one, or None")
+        properties |= {names.DELAY_KEY: key, names.DELAY_ON_SAME_KEY: on_same_key}
+    if expire_after is not None:
+        properties[names.DELAY_EXPIRE_MS] = str(delay_in_ms(expire_after))
+    return properties
