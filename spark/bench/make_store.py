@@ -72,7 +72,7 @@ class Generator:
         )  # fmt: skip
         self.store = MessageStore.open(path, options, now_ms=lambda: self.now_ms, levels=LEVELS)
         if timed:
-            self.store.raise_format_version()
+            self.store.raise_format_version(2)
 
     def step(self) -> None:
         """Append one message, and the copies that are due."""

@@ -166,6 +166,34 @@ def test_carried_message_with_a_delay_level_is_held_by_its_newest_record(marked:
     assert {each.physical_offset: each.reason for each in marked.records} == classified(marked, cluster)
 
 
+def test_changed_messages_with_a_delay_level(marked: Workload, cluster: Cluster) -> None:
+    cancelled, first, second = (marked.delay(18, "Later", 0) for _ in range(3))
+    marked.cancel_level(cancelled)
+    pending, delivered = marked.move_level(first, START_MS + 9 * DAY_MS), marked.move_level(second, START_MS + DAY_MS)
+    deliver_late(marked, delivered, 5)
+    marked.close()
+    found = delayed(marked, cluster)
+    assert {offset: row["outcome"] for offset, row in found.items()} == {
+        cancelled.physical_offset: "withdrawn", pending.physical_offset: "pending",
+        delivered.physical_offset: "delivered",
+    }  # fmt: skip
+    assert due_ms_of(found[pending.physical_offset]) == START_MS + 9 * DAY_MS
+    assert found[delivered.physical_offset]["lateness_ms"] == 5
+    assert {each.physical_offset: each.reason for each in marked.records} == classified(marked, cluster)
+
+
+def test_message_that_replaces_another_one_ends_it(marked: Workload, cluster: Cluster) -> None:
+    first = marked.schedule(START_MS + DAY_MS, "Later", 0)
+    second = marked.replace(first, START_MS + 2 * DAY_MS)
+    third = marked.replace(second, START_MS + 3 * DAY_MS)
+    marked.close()
+    found = delayed(marked, cluster)
+    assert [found[each.physical_offset]["outcome"] for each in (first, second, third)] == [
+        "withdrawn", "withdrawn", "pending"
+    ]  # fmt: skip
+    assert {each.physical_offset: each.reason for each in marked.records} == classified(marked, cluster)
+
+
 def test_record_that_rocketmq_stored_again_is_no_further_message(work: Workload, cluster: Cluster) -> None:
     pending = work.roll(work.roll(work.schedule(START_MS + 9 * DAY_MS, "Later", 0)))
     delivered = deliver_late(work, work.roll(work.schedule(START_MS + 5 * DAY_MS, "Later", 0)), 4)

@@ -59,6 +59,8 @@ def timed_facts(record: Record) -> TimedFacts:
         return facts
     facts.due_ms = facts.timer_out_ms if due is None else due.due_ms
     facts.identity = place
+    if due is not None and due.replaced is not None:
+        facts.mark, facts.mark_identity, facts.mark_due_ms = "cancelled", due.replaced, due.replaced_due_ms
     if due is not None:
         facts.identity = due.identity
         facts.timer_record = "stated" if due.identity == place else "carried"

@@ -12,7 +12,7 @@ from typing import Any
 from delaymq.message import names
 from delaymq.message.levels import DEFAULT_LEVELS, DelayLevels, queue_of_level
 from delaymq.message.marks import format_due
-from delaymq.message.timed_marks import MAX_NUMBER, TimedDue, TimedMark, TimedMarkKind, first_due
+from delaymq.message.timed_marks import MAX_NUMBER, TimedDue, TimedMark, TimedMarkKind, first_due, replacing_due
 from delaymq.store.message_store import MessageStore
 from delaymq.store.model import NewRecord
 from delaymq.store.options import StoreOptions
@@ -110,7 +110,7 @@ class Workload:
         }  # fmt: skip
         statement = None
         if self._marks:
-            self._store.raise_format_version()
+            self._store.raise_format_version(2)
             statement = first_due(due_ms)
         written = self.append(names.TIMER_TOPIC, 0, "pending", body=body, properties=properties, statement=statement)
         written.due_ms, written.identity = due_ms, written.physical_offset
@@ -136,7 +136,7 @@ class Workload:
 
     def carry_level(self, entry: Written) -> Written:
         """Store a message with a delay level again, as before the deletion of its segment; return the new record."""
-        self._store.raise_format_version()
+        self._store.raise_format_version(2)
         message, queue_id = entry.message, entry.queue_id
         properties = {name: text for name, text in message.properties.items() if name != names.MARK}
         number = self._store.next_queue_offset(names.SCHEDULE_TOPIC, queue_id)
@@ -152,6 +152,45 @@ class Workload:
         )  # fmt: skip
         carried.due_ms, entry.due_ms, entry.reason = entry.due_ms, 0, "replaced"
         return carried
+
+    def cancel_level(self, entry: Written) -> Written:
+        """Cancel a message with a delay level by a mark alone; return the mark."""
+        mark = TimedMark(
+            place=0, kind=TimedMarkKind.CANCELLED, decided_ms=self.now_ms, identity=entry.physical_offset,
+            record=entry.physical_offset, due_ms=entry.due_ms, queue=(entry.queue_id, entry.queue_offset),
+        )  # fmt: skip
+        properties = {names.UNIQUE_KEY: entry.message.properties[names.UNIQUE_KEY]}
+        self._end(entry, "withdrawn")
+        return self.append(names.MARKS_TOPIC, 0, "mark_needed", properties=properties, statement=mark.statement())
+
+    def move_level(self, entry: Written, due_ms: int) -> Written:
+        """Store a message with a delay level again, as a timed message; return its record."""
+        properties = {
+            name: text for name, text in entry.message.properties.items() if name not in (names.DUE, names.DELAY)
+        }
+        properties[names.TIMER_OUT_MS] = str(due_ms)
+        properties[names.MARK] = f"rescheduled:{entry.queue_id}:{entry.queue_offset}:{entry.physical_offset}"
+        message = entry.message
+        moved = self.append(
+            names.TIMER_TOPIC, 0, "pending", body=message.body, properties=properties, statement=first_due(due_ms),
+            born_ms=message.born_timestamp_ms,
+        )  # fmt: skip
+        moved.due_ms, moved.identity = due_ms, moved.physical_offset
+        entry.due_ms, entry.reason = 0, "replaced"
+        return moved
+
+    def replace(self, entry: Written, due_ms: int) -> Written:
+        """Schedule a timed message that replaces a pending one; return its record."""
+        assert entry.identity is not None
+        properties = {**entry.message.properties, names.TIMER_OUT_MS: str(due_ms)}
+        del properties[names.DUE]
+        newer = self.append(
+            names.TIMER_TOPIC, 0, "pending", body=b"n" * 90, properties=properties,
+            statement=replacing_due(due_ms, entry.identity, entry.due_ms),
+        )  # fmt: skip
+        self._end(entry, "withdrawn")
+        newer.due_ms, newer.identity = due_ms, newer.physical_offset
+        return newer
 
     def roll(self, entry: Written) -> Written:
         """Store a timed message again like RocketMQ 5, which copies all properties; return the record that holds it.

@@ -24,6 +24,8 @@ NEEDED: Final = "mark_needed"
 CARRIED, RECALLED = "carried", "recalled"
 """Kinds of claims by records of the timer topic, in place of a mark: see `takeovers_of`. The first is also the mark of
 a record of the schedule topic that carries a message forward."""
+RESCHEDULED: Final = "rescheduled"
+"""Mark of a record of the timer topic that holds a message which had a delay level before."""
 
 _ORIGIN_COLUMNS: Final = (
     "queue_id", "queue_offset", "physical_offset", "segment", "size", "store_time", "kind", "reconsume_times",

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from delaymq.message.names import HALF_TOPIC
 
 from delaymq_spark.jobs import timed_settlements
-from delaymq_spark.jobs.claims import CARRIED, OUTCOMES, REPLACED, distinct, found, paired
+from delaymq_spark.jobs.claims import CARRIED, OUTCOMES, REPLACED, RESCHEDULED, distinct, found, paired
 from delaymq_spark.jobs.columns import TIME, Mask, integers, mask_of, where
 
 
@@ -109,7 +109,8 @@ def _with_outcome(origins: pa.Table, pairs: pa.Table, delay_offsets: Mapping[int
     # RocketMQ intentionally drops delayed messages for the half topic, without a trace.
     dropped = (elsewhere > 0) | (below & mask_of(pc.equal(origins["real_topic"], HALF_TOPIC)))
     carried = np.zeros(count, np.bool_)
-    carried[integers(pairs["origin"])[mask_of(pc.equal(pairs["mark"], CARRIED))]] = True
+    is_held_later = mask_of(pc.is_in(pairs["mark"], pa.array([CARRIED, RESCHEDULED])))
+    carried[integers(pairs["origin"])[is_held_later]] = True
     carried &= copies == 0
     outcome = np.select([copies > 0, carried, dropped, below], [0, len(OUTCOMES), 1, 3], 2)
     times = pa.array(copy_time, pa.int64(), mask=copy_time == most).cast(TIME)

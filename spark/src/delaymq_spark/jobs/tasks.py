@@ -153,8 +153,9 @@ def _of_records(
         removable = yield from _classified(others, task_options, buffers, facts)
     claims = may_settle(others)
     yield from _items("claims", claims_of(where(others, claims), removable[claims]), task_options)
-    # A message that replaces another one states the end of the other.
-    replacing = where(rows, timed & mask_of(pc.is_valid(rows["mark_identity"])))
+    # A message that replaces another one states the end of the other, or that of an entry of a delay level.
+    ends = mask_of(pc.is_valid(rows["mark_identity"])) | mask_of(pc.is_valid(rows["origin_offset"]))
+    replacing = where(rows, timed & ends)
     yield from _items("claims", claims_of(replacing, np.ones(replacing.num_rows, np.bool_)), task_options)
     carrying = where(rows, delayed & ~timed & mask_of(pc.is_valid(rows["origin_offset"])))
     yield from _items("claims", claims_of(carrying, np.zeros(carrying.num_rows, np.bool_)), task_options)

@@ -65,6 +65,10 @@ class DueStatements:
     """Due time that the record itself states."""
     identity: Integers
     """Identity of the message that a sound statement names, even if the statement is that of another record."""
+    replaced: Integers
+    """Identity of the message that the message of the record replaces."""
+    replaced_due_ms: Integers
+    """Due time of that message."""
 
     @classmethod
     def of(cls, properties: Properties, offsets: Integers, readable: Mask) -> Self:
@@ -72,7 +76,7 @@ class DueStatements:
 
         Raises NewerFormError if a record states its due time in an unknown form.
         """
-        found = cls(*(np.full(properties.count, NONE, np.int64) for _ in range(2)))
+        found = cls(*(np.full(properties.count, NONE, np.int64) for _ in range(4)))
         texts = _Texts.of(properties, DUE, offsets, readable)
         if texts is None:
             return found
@@ -82,7 +86,9 @@ class DueStatements:
         rows = texts.rows[shaped[usual]]
         found.due_ms[rows], found.identity[rows] = due[usual], offsets[rows]
         for row, said in texts.except_for(shaped[usual]):
-            found.due_ms[row], found.identity[row] = _due_of(said, int(offsets[row]))
+            (
+                found.due_ms[row], found.identity[row], found.replaced[row], found.replaced_due_ms[row],
+            ) = _due_of(said, int(offsets[row]))  # fmt: skip
         return found
 
 
@@ -226,22 +232,27 @@ def _true(array: pa.BooleanArray) -> Mask:
     return mask
 
 
-def _due_of(said: str, place: int) -> tuple[int, int]:
-    """Return the due time that the record at `place` states, and the identity that the statement names."""
+def _due_of(said: str, place: int) -> tuple[int, int, int, int]:
+    """Return the values of the columns of DueStatements."""
     due = parse_own_due(said, place)
     if due is None and (mended := corrected(said, place)) is not None:
         due = parse_own_due(mended, place)
     if due is not None:
-        return due.due_ms, due.identity
+        replaced = due.replaced
+        return (
+            (due.due_ms, due.identity, NONE, NONE)
+            if replaced is None
+            else (due.due_ms, due.identity, replaced, due.replaced_due_ms)
+        )
     elsewhere = place_of(said)
     if elsewhere is None:
-        return NONE, NONE
+        return NONE, NONE, NONE, NONE
     try:
         due = parse_own_due(said, elsewhere)
     except NewerFormError:
         # Only a record's own statement counts.
         due = None
-    return NONE, NONE if due is None else due.identity
+    return NONE, NONE if due is None else due.identity, NONE, NONE
 
 
 def _mark_of(said: str, place: int) -> tuple[int, int, int, int, int, int]:

@@ -47,6 +47,7 @@ from delaymq.message.record import (
     QUEUE_OFFSET_AT,
     STORE_TIMESTAMP_BYTES,
 )
+from delaymq.message.timed_marks import TimedMarkKind
 
 from delaymq_spark.scan.frames import Frames, Window, gather
 from delaymq_spark.scan.properties import Properties, digits, mark_parts, numbers, text
@@ -63,6 +64,7 @@ again; one that does not state its due time, because RocketMQ 5 wrote it or beca
 by which RocketMQ 5 recalls a message.
 """
 _STATED, _CARRIED, _ROLLED, _UNSTATED, _RECALL = range(len(TIMER_RECORDS))
+_CANCELLED: Final = str(TimedMarkKind.CANCELLED)
 _MARGIN_MS: Final = 2 * 86_400_000
 """A producer's clock may have any value. Spark and Python can display the years 1 to 9999. Two days at either end are
 excluded: one for the time zone of the machine, one because Python looks that far back for a change of the UTC offset.
@@ -144,7 +146,10 @@ class Rows:
 
     @cached_property
     def marks(self) -> tuple[pa.Array, pa.Array, pa.Array]:
-        """Kind, queue id and queue offset of marks, of both forms; the latter two only for the schedule topic."""
+        """Kind, queue id and queue offset of marks, of both forms; the latter two only for the schedule topic.
+
+        A message that replaces another one cancels that one.
+        """
         kind, queue_id, queue_offset = mark_parts(self.properties.values(MARK))
         stated = self.timed_marks
         if np.any(stated.kind != NONE):
@@ -152,6 +157,9 @@ class Rows:
             kind = pc.coalesce(kind, timed)
             queue_id = pc.coalesce(queue_id, _known(stated.queue_id).cast(pa.int32()))
             queue_offset = pc.coalesce(queue_offset, _known(stated.queue_offset))
+        replacing = self.timed_dues.replaced != NONE
+        if replacing.any():
+            kind = pc.if_else(pa.array(replacing), _CANCELLED, kind)
         return kind, queue_id, queue_offset
 
     @cached_property
@@ -201,7 +209,9 @@ class Rows:
 
     @cached_property
     def mark_identity(self) -> npt.NDArray[np.int64]:
-        """Identity of the message that a mark of form 2 concerns; NONE for a record of the schedule topic.
+        """Identity of the message that a mark of form 2 concerns, or that the message of the record replaces.
+
+        NONE for a record of the schedule topic.
 
         If the record has no valid mark, it is a hint from a damaged one, or from the due time of a record of DelayMQ
         that RocketMQ 5 copied.
@@ -209,7 +219,14 @@ class Rows:
         marks, dues = self.timed_marks, self.timed_dues
         identity = np.where(marks.queue_id != NONE, NONE, marks.identity)
         copied = (identity == NONE) & (marks.kind == NONE) & (dues.due_ms == NONE) & ~self.of_timer
+        identity = np.where(dues.replaced != NONE, dues.replaced, identity)
         return np.where(copied, dues.identity, identity)
+
+    @cached_property
+    def mark_due_ms(self) -> npt.NDArray[np.int64]:
+        """Due time of the message of `mark_identity` until the statement; NONE without a valid one."""
+        dues = self.timed_dues
+        return np.where(dues.replaced != NONE, dues.replaced_due_ms, self.timed_marks.due_ms)
 
     @cached_property
     def delay_level(self) -> pa.Int32Array:
@@ -390,7 +407,7 @@ _BUILDERS: Final[dict[str, Callable[[Rows], pa.Array]]] = {
     "recalled_key": lambda rows: rows.properties.values(TIMER_DELETE_UNIQUE_KEY),
     "identity": lambda rows: _known(rows.timer_records[1]),
     "mark_identity": lambda rows: _known(rows.mark_identity),
-    "mark_due_time": lambda rows: _time_or_none(rows.timed_marks.due_ms),
+    "mark_due_time": lambda rows: _time_or_none(rows.mark_due_ms),
     "next_due_time": lambda rows: _time_or_none(rows.timed_marks.next_ms),
     "half_offset": _half_offset,
     "crc_ok": _crc_ok,
