@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from harness.brokers import BROKER_NAME, Cluster
-from harness.clients import PushConsumer, Sent, Workbench, message
+from harness.clients import Producer, PushConsumer, Sent, Workbench, message
 from harness.driver import ClientError, Driver
 
 # RocketMQ 4.9's broker has no due times but those of levels.
@@ -20,7 +20,7 @@ DELAYS_MS = (1, 250, 999, 1000, 2345)
 PAST_MS = 5000
 QUEUES = 4
 COMMIT = 8
-SUCCESS, MESSAGE_ILLEGAL = 0, 13
+SUCCESS, MESSAGE_ILLEGAL, NOT_DONE = 0, 13, 604
 TEN_YEARS_S = 10 * 366 * 86_400
 """Above the default limit, whichever way it counts leap years."""
 
@@ -286,3 +286,72 @@ def test_recall_handle_names_topic_broker_due_time_and_unique_id(clients5: Workb
     assert clients5.producer.send(topic, "now").recall_handle is None
     assert clients5.producer.send(topic, "level", delayLevel=1).recall_handle is None
     assert clients5.transactions().prepare(topic, "half", deliverTimeMs=due).recall_handle is None
+
+
+def test_5_3_client_recalls_a_pending_message_and_learns_what_happened_to_others(clients5: Workbench) -> None:
+    topic, producer = clients5.topic(queues=1), clients5.producer
+    consumer = clients5.push(topic, group=clients5.group())
+    pending = producer.send(topic, "recalled", deliverTimeMs=now_ms() + 2_000)
+    moved = producer.send(topic, "moved", deliverTimeMs=now_ms() + 2_000, properties={"DELAY_KEY": "moved"})
+    early = producer.send(topic, "early", deliverTimeMs=now_ms() + 300)
+    assert pending.recall_handle
+    assert moved.recall_handle
+    assert early.recall_handle
+    act(producer, topic, "move", "moved", delayTimeMs=3_600_000)
+    assert producer.recall(topic, pending.recall_handle) == pending.message_id
+    assert producer.recall(topic, moved.recall_handle) == moved.message_id
+    consumer.inbox.wait_count(1)
+    for handle, reason in (
+        (early.recall_handle, f"the message was delivered to topic {topic} at 20"),
+        (base64.urlsafe_b64encode(f"v1 {topic} {BROKER_NAME} 1 never".encode()).decode(), "no pending message"),
+    ):
+        with pytest.raises(ClientError, match=reason) as refused:
+            producer.recall(topic, handle)
+        assert refused.value.code == NOT_DONE
+    time.sleep(2.5)
+    assert [m.body for m in consumer.inbox.messages()] == [b"early"]
+
+
+def act(producer: Producer, topic: str, action: str, key: str, **fields: Any) -> Sent:
+    """Send a message that changes the pending one with this key."""
+    return producer.send(topic, "ignored", properties={"DELAY_ACTION": action, "DELAY_KEY": key}, **fields)
+
+
+@pytest.mark.core
+def test_4_9_client_changes_pending_messages_by_messages_with_actions(clients: Workbench) -> None:
+    topic, producer = clients.topic(queues=1), clients.producer
+    consumer = clients.push(topic, group=clients.group())
+    due = now_ms() + 3_600_000
+    for body in ("first", "cancelled", "fired", "moved", "touched"):
+        producer.send(topic, body, deliverTimeMs=due, properties={"DELAY_KEY": body})
+    producer.send(topic, "second", delayTimeMs=300, properties={"DELAY_KEY": "first"})
+    key = {"DELAY_KEY": "moved"}
+    kept = producer.send(topic, "kept", deliverTimeMs=due, properties={**key, "DELAY_ON_SAME_KEY": "keep"})
+    assert kept.status == "SEND_OK"
+    with pytest.raises(ClientError, match="a message with DELAY_KEY 'moved' is pending") as refused:
+        producer.send(topic, "no", deliverTimeMs=due, properties={**key, "DELAY_ON_SAME_KEY": "refuse"})
+    assert refused.value.code == NOT_DONE
+    for action, name, fields in (
+        ("cancel", "cancelled", {}), ("fire", "fired", {}), ("move", "moved", {"delayTimeMs": 500}),
+        ("move", "touched", {"deliverTimeMs": due + 1}), ("touch", "touched", {}),
+    ):  # fmt: skip
+        assert act(producer, topic, action, name, **fields).status == "SEND_OK"
+    received = [m.body.decode() for m in consumer.inbox.wait_count(3)]
+    assert sorted(received) == ["fired", "moved", "second"]
+    with pytest.raises(ClientError, match="the message was delivered") as late:
+        act(producer, topic, "cancel", "fired")
+    assert late.value.code == NOT_DONE
+    time.sleep(0.5)
+    assert len(consumer.inbox.messages()) == 3
+
+
+def test_message_with_a_delay_level_is_cancelled_and_moved_by_its_unique_id(either: Workbench) -> None:
+    topic, producer = either.topic(queues=1), either.producer
+    cancelled, moved = (producer.send(topic, body, delayLevel=16) for body in ("cancelled", "moved"))
+    for action, sent, fields in (("cancel", cancelled, {}), ("move", moved, {"delayTimeMs": 200})):
+        key = {"TIMER_DEL_UNIQKEY": sent.message_id}  # the client of 5.3 sets it only itself
+        producer.send(topic, "x", properties={"DELAY_ACTION": action}, reservedProperties=key, **fields)
+    deadline = time.monotonic() + 10
+    while not (stored := either.admin.offsets(topic, 0)["max"]) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert stored == 1

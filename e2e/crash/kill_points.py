@@ -159,8 +159,8 @@ def version_raised(reached: Reached) -> None:
     raised, write_state = _function(layout, "raised"), _function(layout, "write_state")
     states: list[object] = []
 
-    def marked_raised(state: Any) -> Any:
-        states.append(raised(state))
+    def marked_raised(state: Any, version: int) -> Any:
+        states.append(raised(state, version))
         return states[-1]
 
     def marked_write_state(files: Any, path: str, state: Any) -> None:
@@ -190,6 +190,43 @@ def timed_copy_appended(reached: Reached) -> None:
         settle(timeline, identities)
 
     _replace(Timeline, "settle", marked)
+
+
+def change_appended(reached: Reached) -> None:
+    """After the mark of a cancelled or moved message was appended to the log, before the index has changed."""
+    _after_changes(reached, lambda record: record.topic != "rmq_sys_wheel_timer")
+
+
+def level_moved(reached: Reached) -> None:
+    """After a message with a delay level was appended as a timed one, before its earlier entry is settled."""
+    _after_changes(reached, lambda record: record.topic == "rmq_sys_wheel_timer")
+
+
+def _after_changes(reached: Reached, is_meant: Callable[[Any], bool]) -> None:
+    from delaymq.broker.delivery.changes.changes import Changes
+
+    append = _function(Changes, "_append")
+
+    def marked(changes: Changes, record: Any) -> Any:
+        appended = append(changes, record)
+        if is_meant(record):
+            reached()
+        return appended
+
+    _replace(Changes, "_append", marked)
+
+
+def replacing_appended(reached: Reached) -> None:
+    """After a message that replaces a pending one was appended to the log, before the other one leaves the index."""
+    from delaymq.broker.delivery.delivery import Delivery
+
+    replace = _function(Delivery, "_replace")
+
+    def marked(*arguments: Any) -> Any:
+        reached()
+        return replace(*arguments)
+
+    _replace(Delivery, "_replace", marked)
 
 
 def timeline_written(reached: Reached) -> None:
@@ -285,6 +322,9 @@ POINTS: dict[str, Callable[[Reached], None]] = {
     "version-raised": version_raised,
     "timed-appended": timed_appended,
     "timed-copy-appended": timed_copy_appended,
+    "change-appended": change_appended,
+    "level-moved": level_moved,
+    "replacing-appended": replacing_appended,
     "timeline-written": timeline_written,
     "run-merging": run_merging,
     "carried": carried,

@@ -52,6 +52,9 @@ POINTS = (
     "segment-deleted:2",
     REPLAY,
     "timed-copy-appended:2000",
+    "change-appended:20",
+    "level-moved:3",
+    "replacing-appended:20",
 )
 """In the order in which one run can reach all of them, each counted from the start after the one before."""
 pytestmark = pytest.mark.timeout(400)
@@ -76,6 +79,7 @@ def test_kills_at_all_points_and_instants_lose_and_duplicate_no_timed_message(
     verdict = _run(cluster, tmp_path, POINTS, random_kills=2, seed=seed)
     assert max(verdict.pending_at) > MESSAGES // 4  # on an idle machine, nearly all of them
     assert verdict.carried > 100
+    assert all(verdict.changes[name] > 10 for name in ("cancel", "move", "fire", "touch", "replaced"))
     assert verdict.carried_with_level >= 19  # the kill point is at the 20th, which may be lost
 
 

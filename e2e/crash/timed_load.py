@@ -1,5 +1,7 @@
 """Producers of timed messages during crashes: a large number at first, then a steady stream until `stop`.
 
+Meanwhile, they cancel, move, fire and touch messages, and replace them by others with the same key.
+
 It implements the protocol itself, so that no request is ever repeated implicitly.
 """
 
@@ -31,6 +33,12 @@ LONG_LEVEL = 4
 """A delay level that outlasts the retention time; in the first messages, one for each batch."""
 STREAM_DELAYS_MS = (300, 6_000)
 STREAM_PER_SECOND = 150
+KEYS = 40
+"""Number of different keys of messages."""
+CHANGED_SHARE = 0.5
+"""Share of the requests of the stream that are followed by a change."""
+MOVED_MS = 4_000
+"""Maximum delay of a move, counted from then."""
 TIMEOUT_MS = 5_000
 RECONNECT_LIMIT_S = 90.0
 """Longer than any restart on a busy machine."""
@@ -45,6 +53,21 @@ class Request:
     queue_id: int
 
 
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A requested change of a message, and the broker's response."""
+
+    action: str
+    code: int | None
+    """Code of the response; None without one."""
+    asked_ms: int
+    answered_ms: int
+    due_ms: int | None
+    """New due time in the response."""
+    fate: str
+    """End of the message in the response, if it was not changed."""
+
+
 @dataclass
 class Sent:
     """Requests by unique key, by the broker's response."""
@@ -52,6 +75,8 @@ class Sent:
     acknowledged: dict[str, Request] = field(default_factory=dict)
     failed: dict[str, Request] = field(default_factory=dict)
     """Without a response: the log may contain them or not."""
+    changes: dict[str, list[Change]] = field(default_factory=dict)
+    """Requested changes of messages that were acknowledged, in order."""
 
 
 class TimedLoad(threading.Thread):
@@ -70,6 +95,8 @@ class TimedLoad(threading.Thread):
         self._random = random.Random(seed)
         self._numbers = itertools.count()
         self._stopping = threading.Event()
+        self._busy: set[str] = set()
+        """Keys of messages that a worker is changing."""
 
     def stop(self) -> None:
         """Stop the stream."""
@@ -105,8 +132,43 @@ class TimedLoad(threading.Thread):
             schedules = [self._schedule(self._random.randint(*STREAM_DELAYS_MS)) for _ in range(count)]
             if count == 1 and self._random.random() < 0.3:
                 schedules = [{"DELAY": str(self._random.randint(1, 3))}]  # batches cannot have levels
+                if self._random.random() < 0.3:
+                    schedules[0] |= {"DELAY_KEY": f"key{self._random.randrange(KEYS)}"}
             connection = await self._send(schedules, connection)
+            if self._random.random() < CHANGED_SHARE:
+                connection = await self._change(connection)
             await asyncio.sleep(WORKERS * count / STREAM_PER_SECOND)
+
+    async def _change(self, connection: RemotingConnection) -> RemotingConnection:
+        """Change one of the newest or of the first messages; return the connection for the next request."""
+        acknowledged = list(self.sent.acknowledged)
+        candidates = acknowledged[-300:] if self._random.random() < 0.5 else acknowledged[: self._count]
+        key = self._random.choice(candidates)
+        if key in self._busy:
+            return connection
+        self._busy.add(key)
+        action = self._random.choice(("cancel", "move", "move", "fire", "touch"))
+        properties = {"DELAY_ACTION": action, "TIMER_DEL_UNIQKEY": key}
+        if action == "move":
+            properties["TIMER_DELAY_MS"] = str(self._random.randint(0, MOVED_MS))
+        asked_ms = _now_ms()
+        fields = _fields(Request(properties, asked_ms, 0)) | {"i": encode_properties(properties).decode()}
+        code, answered, following = None, {}, connection
+        try:
+            answer = await connection.request(request_command(RequestCode.SEND_MESSAGE_V2, fields, b""), TIMEOUT_MS)
+            code, answered = answer.code, answer.fields
+        except TransportError:
+            following = await self._connect()
+        finally:
+            self._busy.discard(key)
+        due = answered.get("delayDueMs")
+        change = Change(
+            action, code, asked_ms, _now_ms(), None if due is None else int(due), answered.get("delayFate", "")
+        )
+        assert code in (None, 0, ResponseCode.SYSTEM_BUSY, ResponseCode.ILLEGAL_OPERATION), code
+        if code != ResponseCode.SYSTEM_BUSY:
+            self.sent.changes.setdefault(key, []).append(change)
+        return following
 
     def _first(self, start_ms: int) -> dict[str, str]:
         earliest_s, latest_s = (LAST_DUE_S, FAR_DUE_S) if self._random.random() < 0.1 else (FIRST_DUE_S, LAST_DUE_S)

@@ -133,6 +133,10 @@ class Producer(Client):
     def send_batch(self, messages: Sequence[dict[str, Any]]) -> Sent:
         return Sent.from_json(self.call("producer.sendBatch", messages=list(messages)))
 
+    def recall(self, topic: str, handle: str) -> str:
+        """Cancel a pending message with a client of 5.3; return its unique id."""
+        return str(self.call("producer.recall", topic=topic, handle=handle))
+
     def queue_ids(self, topic: str) -> list[int]:
         return sorted(queue["queueId"] for queue in self.call("producer.queues", topic=topic))
 

@@ -256,7 +256,10 @@ class Timed:
     copies: tuple[Record, ...]
     """Records in its real topic, in log order."""
     ends: tuple[tuple[str, Record], ...]
-    """Kind and record of each mark that ends it, including those of copies, in log order; more than one is an error."""
+    """Kind and record of each mark that ends it, including those of copies, in log order; more than one is an error.
+    The kind `replaced` is that of a later message with the same DELAY_KEY, which states the end in its own record."""
+    moves: tuple[Record, ...]
+    """Marks that changed the due time, in log order."""
 
     @property
     def is_pending(self) -> bool:
@@ -272,19 +275,21 @@ class _Collected:
         self.due_ms = 0
         self.copies: list[Record] = []
         self.ends: list[tuple[str, Record]] = []
+        self.moves: list[Record] = []
 
     def changed(self, kind: str, next_due: str, record: Record) -> None:
         if not next_due:
             self.ends.append((kind, record))
         elif not self.ends:
             self.due_ms = int(next_due)
+            self.moves.append(record)
         if kind == "delivered":
             self.copies.append(record)
 
     def frozen(self) -> Timed:
         return Timed(
             identity=self.identity, record=self.record, due_ms=self.due_ms, copies=tuple(self.copies),
-            ends=tuple(self.ends),
+            ends=tuple(self.ends), moves=tuple(self.moves),
         )  # fmt: skip
 
 
@@ -328,6 +333,9 @@ def timed_messages(store: Path, *, real_topic: str | None = None) -> dict[int, T
             if held is not None:
                 identity, due_ms = held
                 found.setdefault(identity, _Collected(identity, record)).due_ms = due_ms
+                replaced = found.get(_replaced(due))
+                if replaced is not None:
+                    replaced.changed("replaced", "", record)
             continue
         if mark is not None and mark.place == at and not mark.words[6]:
             kind, _, stated, _, _, next_due, *_ = mark.words
@@ -344,6 +352,13 @@ def timed_messages(store: Path, *, real_topic: str | None = None) -> dict[int, T
     return {each.identity: each.frozen() for each in wanted}
 
 
+def _replaced(due: _Statement | None) -> int:
+    """Return the identity of the message that a new one replaces; -1 without one."""
+    details = due.words[2] if due is not None and len(due.words) > 2 else ""
+    values = [detail.removeprefix("replaces=") for detail in details.split(",") if detail.startswith("replaces=")]
+    return int(values[0].partition(".")[0]) if values else -1
+
+
 def _held(record: Record, due: _Statement | None) -> tuple[int, int] | None:
     """Return identity and due time of the message that a record of the timer topic holds; None if it holds none."""
     if due is None:
@@ -353,5 +368,5 @@ def _held(record: Record, due: _Statement | None) -> tuple[int, int] | None:
         return record.physical_offset, int(out_ms)
     if due.place != record.physical_offset:
         return None
-    identity = int(due.words[1]) if len(due.words) > 1 else due.place
+    identity = int(due.words[1]) if len(due.words) > 1 and due.words[1] else due.place
     return identity, int(due.words[0])

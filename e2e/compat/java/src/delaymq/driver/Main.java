@@ -40,6 +40,7 @@ public final class Main {
         operations.put("producer.send", producers::send);
         operations.put("producer.sendBatch", producers::sendBatch);
         operations.put("producer.queues", producers::queues);
+        operations.put("producer.recall", producers::recall);
         operations.put("push.start", pushConsumers::start);
         operations.put("push.suspend", pushConsumers::suspend);
         operations.put("push.resume", pushConsumers::resume);

@@ -61,6 +61,12 @@ final class Producers {
         }
     }
 
+    /** Fields: topic, handle. Clients of 5.3 only. */
+    Object recall(JSONObject request) throws Exception {
+        DefaultMQProducer producer = clients.get(request, DefaultMQProducer.class);
+        return Versions.recallMessage(producer, request.getString("topic"), request.getString("handle"));
+    }
+
     /** Fields: message; mode sync, async or oneway; queueId or orderKey to choose the queue. */
     Object send(JSONObject request) throws Exception {
         DefaultMQProducer producer = clients.get(request, DefaultMQProducer.class);

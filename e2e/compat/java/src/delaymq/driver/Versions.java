@@ -3,6 +3,7 @@ package delaymq.driver;
 import java.lang.reflect.Field;
 import java.util.List;
 import org.apache.rocketmq.client.impl.MQClientAPIImpl;
+import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
@@ -88,5 +89,9 @@ final class Versions {
     /** Return null: this client ignores the field of the response. */
     static String recallHandle(SendResult result) {
         return null;
+    }
+
+    static String recallMessage(DefaultMQProducer producer, String topic, String handle) {
+        throw new UnsupportedOperationException("this client cannot recall messages");
     }
 }

@@ -4,6 +4,7 @@ import java.util.List;
 import java.util.Map;
 import org.apache.rocketmq.acl.common.AclUtils;
 import org.apache.rocketmq.client.impl.MQClientAPIImpl;
+import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.common.MixAll;
 import org.apache.rocketmq.common.message.Message;
@@ -79,5 +80,10 @@ final class Versions {
 
     static String recallHandle(SendResult result) {
         return result.getRecallHandle();
+    }
+
+    /** Return the unique id of the cancelled message. */
+    static String recallMessage(DefaultMQProducer producer, String topic, String handle) throws Exception {
+        return producer.recallMessage(topic, handle);
     }
 }
