@@ -132,7 +132,7 @@ def test_messages_due_next_include_timed_ones_in_order(tmp_path: Path) -> None:
             row = of_topic["messages"][0]
             assert (row["messageId"], row["queueOffset"], row["keys"]) == (KEY.format(2), None, ["all"])
             timed = await api.get("delay/pending/messages?kind=timed")
-            assert (len(timed["messages"]), timed["total"]) == (64, TIMED)
+            assert (len(timed["messages"]), timed["total"]) == (100, TIMED)
             levels = await api.get("delay/pending/messages?kind=level")
             assert ([row["delayLevel"] for row in levels["messages"]], levels["total"]) == ([1, 2, 2], 3)
 

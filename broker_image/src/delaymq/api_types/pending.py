@@ -33,16 +33,19 @@ class Pending(Answer):
     bucket_ms: int | None = None
 
 
-class NextMessages(Answer):
-    """The messages that are due next, sorted by due time."""
+class PendingMessages(Answer):
+    """A page of pending messages, in the order of due times."""
 
     as_of_ms: int
     messages: list[MessageRow]
-    total: int
-    """Number of all pending messages of this level, kind and topic."""
+    """Possibly fewer than `limit`, even if there are more."""
+    total: int | None
+    """Number of all pending messages that the filters select; null if only reading all of them would tell."""
     truncated: bool
-    """Whether more messages are pending than the response contains."""
+    """Whether another page follows."""
+    next: str | None
+    """`after` of the next page; null at the end."""
     limit: int
-    """Limit of the response: the requested one, or 64."""
+    """Limit of the page: the requested one, or 100."""
     complete: bool
     """False while the topics of some messages are unknown (after an upgrade); results by topic are then incomplete."""

@@ -8,6 +8,8 @@ from typing import Any
 from delaymq.schedule.buckets import Buckets
 from delaymq.schedule.timeline import Pending, Timeline
 from delaymq.schedule.timeline.inspection import (
+    END_KEY,
+    FIRST_KEY,
     count_by_due,
     find_first,
     find_next_due_times,
@@ -259,10 +261,14 @@ class IndexModel:
                 raise ModelError(f"counts by due time are {buckets.counts} instead of {counted.counts}")
             count = self._random.choice((1, 3, 1_000))
             found: list[Pending] = []
-            for _ in find_first(self.index, partitions, count, found):
+            begin, end = FIRST_KEY, END_KEY
+            if expected and self._random.random() < 0.5:
+                begin, end = (self._random.choice(expected)[:2] for _ in range(2))
+            for _ in find_first(self.index, partitions, count, found, begin, end):
                 continue
-            if found != expected[:count]:
-                raise ModelError(f"the first {count} messages are {found} instead of {expected[:count]}")
+            within = [entry for entry in expected if begin <= entry[:2] < end][:count]
+            if found != within:
+                raise ModelError(f"the first {count} messages from {begin} to {end} are {found} instead of {within}")
             next_due_ms: dict[str, int] = {}
             for _ in find_next_due_times(self.index, partitions, next_due_ms):
                 continue

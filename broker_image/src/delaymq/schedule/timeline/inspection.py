@@ -30,6 +30,11 @@ _DENSE: Final = 16
 _NUMBERS: Final = ENTRY_BYTES // 8
 """Numbers of 8 bytes in a packed entry; the second one is the identity, and the third one the record."""
 
+FIRST_KEY: Final = 0, 0
+"""Not after any entry."""
+END_KEY: Final = 1 << 63, 0
+"""After all entries."""
+
 _RankedRow: TypeAlias = tuple[int, int, int, int, int, int]
 """Due time, identity, rank (the lower, the newer), record, size and account."""
 
@@ -218,22 +223,30 @@ def _rows_at(part: Range, keys: list[Key]) -> Iterator[Row | None]:
 # Messages.
 
 
-def find_first(timeline: Timeline, partitions: Iterable[int], count: int, found: list[Pending]) -> Iterator[None]:
+def find_first(
+    timeline: Timeline,
+    partitions: Iterable[int],
+    count: int,
+    found: list[Pending],
+    begin: Key = FIRST_KEY,
+    end: Key = END_KEY,
+) -> Iterator[None]:
     """Find the `count` messages of partitions that are due first, in short steps. OSError, TimelineDamagedError.
 
-    At the end, `found` contains them in the order of due times.
+    Only messages with keys from `begin` to before `end` are considered. At the end, `found` contains them in the order
+    of due times.
     """
     reader = _Reader(timeline)
     for partition in partitions:
-        contents = reader.read(partition)
+        contents = _from_key(reader.read(partition), begin)
         # The Nth best message so far makes most partitions irrelevant: only their first keys are read.
-        limit = found[-1][:2] if len(found) >= count else None
-        if limit is None or _first_key(contents, limit) < limit:
+        limit = min(found[-1][:2], end) if len(found) >= count else end
+        if _first_key(contents, limit) < limit:
             here: list[Pending] = []
             for entry in _in_order(contents):
                 if entry is None:
                     yield
-                elif limit is not None and entry[:2] >= limit:
+                elif entry[:2] >= limit:
                     break
                 else:
                     here.append(entry)
@@ -305,6 +318,14 @@ def _all(timeline: Timeline) -> Iterator[Pending]:
     reader = _Reader(timeline)
     for partition in timeline.partitions.pending():
         yield from (entry for entry in _in_order(reader.read(partition)) if entry is not None)
+
+
+def _from_key(contents: _Contents, begin: Key) -> _Contents:
+    """Return the contents without the entries before a key."""
+    if begin == FIRST_KEY:
+        return contents
+    ranges = [Range(run, run.find(first, end, begin), end) for run, first, end in contents.ranges]
+    return contents._replace(ranges=ranges, held=[entry for entry in contents.held if entry[:2] >= begin])
 
 
 def _first_key(contents: _Contents, default: Key) -> Key:

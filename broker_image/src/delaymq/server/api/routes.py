@@ -19,7 +19,7 @@ from delaymq.api_types.delay import Delay, DeliveryState, Resume
 from delaymq.api_types.delay_changes import Change, DescribedChangeBody
 from delaymq.api_types.groups import GroupDetails, Groups
 from delaymq.api_types.messages import MessageDetails, Messages
-from delaymq.api_types.pending import NextMessages, Pending
+from delaymq.api_types.pending import Pending, PendingMessages
 from delaymq.api_types.sends import DescribedSendBody, Sent
 from delaymq.api_types.store import Files, PinBody, PinHeld, PinReleased, Positions, Starts, Store
 from delaymq.api_types.topics import TopicDetails, Topics
@@ -28,7 +28,7 @@ from delaymq.server.api import cluster, config, groups, log_level, openapi, topi
 from delaymq.server.api.broker import BrokerHttp
 from delaymq.server.api.delay import DelayHttp
 from delaymq.server.api.delay_changes import DelayChangesHttp
-from delaymq.server.api.messages import dead_letters, history, pending, search
+from delaymq.server.api.messages import dead_letters, history, pending, pending_list, search
 from delaymq.server.api.messages.send import SendHttp, SendQuery
 from delaymq.server.api.offsets import OffsetsHttp
 from delaymq.server.api.routing import Route, get, post, put
@@ -118,8 +118,9 @@ ROUTES: Final[tuple[Route, ...]] = (
         query=pending.PendingQuery,
     ),
     get(
-        *("/api/v1/delay/pending/messages", "List the messages that are due next", pending.next_messages, NextMessages),
-        query=pending.NextQuery,
+        *("/api/v1/delay/pending/messages", "List pending messages, sorted by due time"),
+        *(pending_list.pending_messages, PendingMessages),
+        query=pending_list.ListQuery,
     ),
     post(
         *("/api/v1/delay/changes", "Cancel or move a pending message, deliver it now, or restart its delay"),

@@ -1,17 +1,16 @@
-"""GET /api/v1/delay/pending: counts of pending messages by level, topic and due time, and the messages due next.
+"""GET /api/v1/delay/pending: counts of pending messages by level, topic and due time.
 
 Timed messages have no level; by level, they are counted separately.
 """
 
 from heapq import nlargest
-from typing import TYPE_CHECKING, Annotated, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Final, Literal, Protocol
 
 import msgspec
 
-from delaymq.api_types.pending import NextMessages, Pending, PendingRow
+from delaymq.api_types.pending import Pending, PendingRow
 from delaymq.message.levels import MAX_LEVELS, queue_of_level
 from delaymq.schedule.buckets import Buckets
-from delaymq.server.api.messages.search import MAX_FOUND, row_of
 from delaymq.server.api.messages.selection import Selection
 from delaymq.server.api.messages.timed import reading_index
 from delaymq.server.api.routing import Api, ApiError, Limit, Name, Query, TimeMs
@@ -50,20 +49,10 @@ class PendingQuery(Query):
     """By topic: number of topics with the most pending messages."""
 
 
-class NextQuery(Query):
-    """Parameters of the messages due next."""
-
-    level: Level | None = None
-    kind: Kind | None = None
-    topic: Name | None = None
-    limit: Limit = MAX_FOUND
-    """Requested number; at most 64 are returned."""
-
-
 async def pending(api: Api, query: PendingQuery) -> Pending:
     """Return counts of pending messages. ApiError if the parameters exclude each other."""
     delivery, truncated = api.broker.delivery, False
-    _check(query)
+    check_kind(query)
     with reading_index():
         match query.by:
             case "level":
@@ -75,7 +64,7 @@ async def pending(api: Api, query: PendingQuery) -> Pending:
             case "due":
                 rows, bucket_ms = await _by_due(api, query)
                 total = sum(row.pending for row in rows)
-    complete = _is_complete(delivery, query) or (query.by != "topic" and query.topic is None)
+    complete = is_complete(delivery, query) or (query.by != "topic" and query.topic is None)
     return Pending(
         as_of_ms=api.broker.now_ms(),
         by=query.by,
@@ -87,17 +76,25 @@ async def pending(api: Api, query: PendingQuery) -> Pending:
     )
 
 
-def _check(query: PendingQuery | NextQuery) -> None:
+class Filtered(Protocol):
+    """A query with filters by level and kind."""
+
+    level: int | None
+    kind: Kind | None
+
+
+def check_kind(query: Filtered) -> None:
+    """Raise ApiError if level and kind exclude each other."""
     if query.kind == "timed" and query.level is not None:
         raise ApiError(400, "bad_request", "timed messages have no level: send level or kind=timed, and not both")
 
 
-def _is_complete(delivery: "Delivery", query: PendingQuery | NextQuery) -> bool:
+def is_complete(delivery: "Delivery", query: Filtered) -> bool:
     """Return whether the topics of all messages that the query selects are known."""
     return query.kind == "timed" or not delivery.unknown_topics
 
 
-def _selection(delivery: "Delivery", query: PendingQuery | NextQuery) -> Selection:
+def _selection(delivery: "Delivery", query: PendingQuery) -> Selection:
     return Selection(delivery.timeline, topic=query.topic, level=query.level, kind=query.kind)
 
 
@@ -160,25 +157,3 @@ def _rows_of(buckets: Buckets) -> list[PendingRow]:
             )
             rows.append(row)
     return rows
-
-
-async def next_messages(api: Api, query: NextQuery) -> NextMessages:
-    """Return the messages that are due next. ApiError if the parameters exclude each other."""
-    broker = api.broker
-    limit = min(query.limit, MAX_FOUND)
-    _check(query)
-    selection = _selection(broker.delivery, query)
-    with reading_index():
-        total = sum(each.messages for each in (await selection.by_level()).values())
-        places = [entry.record for entry in await selection.first(limit)]
-    async with api.reading():
-        read = await api.in_thread(api.log_files().records, places)
-    rows = [row for each in read if each is not None and (row := row_of(broker, each)).state == "pending"]
-    return NextMessages(
-        as_of_ms=broker.now_ms(),
-        messages=rows,
-        total=total,
-        truncated=total > limit,
-        limit=limit,
-        complete=query.topic is None or _is_complete(broker.delivery, query),
-    )

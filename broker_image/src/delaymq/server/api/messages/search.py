@@ -14,7 +14,7 @@ from delaymq.message.marks import MarkKind, parse_due, parse_mark
 from delaymq.message.properties import decode_properties
 from delaymq.message.record import Record
 from delaymq.message.timed_marks import TimedMark, TimedMarkKind
-from delaymq.schedule.timeline import TIMELINE_QUEUE
+from delaymq.schedule.timeline import TIMELINE_QUEUE, Pending
 from delaymq.server.api.messages.index_search import search_index
 from delaymq.server.api.messages.resent import resent_times_ms
 from delaymq.server.api.messages.timed import (
@@ -30,6 +30,8 @@ from delaymq.server.api.topics import no_topic
 from delaymq.server.group_lag import queue_count
 from delaymq.server.log_reader import ReadRecord, clean_text
 from delaymq.server.time_slices import TimeSlices
+from delaymq.store.index.key_index import indexed_delay_key
+from delaymq.store.layout import CHANGED_VERSION
 from delaymq.store.reader import QUEUE_ENTRY
 
 if TYPE_CHECKING:
@@ -62,8 +64,11 @@ class MessagesQuery(Query):
     queue_id: Annotated[int, msgspec.Meta(ge=0, le=1 << 30)] | None = None
 
 
-def row_of(broker: "Broker", read: ReadRecord) -> MessageRow:
-    """Convert a record to a row. ApiError if its state cannot be determined."""
+def row_of(broker: "Broker", read: ReadRecord, pending: Pending | None = None) -> MessageRow:
+    """Convert a record to a row, of `pending` if the record is known to hold it.
+
+    ApiError if the state of its message cannot be determined.
+    """
     record = read.record
     properties = decode_properties(record.raw_properties)
     is_waiting_place = record.topic in _NAMING_TOPICS
@@ -78,13 +83,13 @@ def row_of(broker: "Broker", read: ReadRecord) -> MessageRow:
         queue_offset=None if is_waiting_place else record.queue_offset,
         physical_offset=record.physical_offset,
         tags=clean_text(properties[names.TAGS]) if names.TAGS in properties else None,
-        keys=[clean_text(key) for key in properties.get(names.KEYS, "").split(" ") if key],
+        keys=[clean_text(key) for key in _keys_of(properties)],
         born_ms=record.born_timestamp_ms,
         born_host=f"[{host}]:{port}" if ":" in host else f"{host}:{port}",
         stored_ms=record.store_timestamp_ms,
         delay_level=delay_level_of(record, properties),
-        due_ms=due_ms_of(broker, record, properties),
-        state=state_of(broker, record, properties),
+        due_ms=due_ms_of(broker, record, properties) if pending is None else pending.due_ms,
+        state=state_of(broker, record, properties) if pending is None else "pending",
         reconsume_times=record.reconsume_times,
         bytes=read.body_bytes,
         properties={clean_text(name): clean_text(value) for name, value in properties.items()},
@@ -124,7 +129,12 @@ def state_of(broker: "Broker", record: Record, properties: dict[str, str]) -> St
         return _STATES[fate_of_timed(broker, record)]
     if record.topic == names.SCHEDULE_TOPIC:
         with reading_index():
-            return "pending" if broker.delivery.is_pending(record) else "delivered"
+            if broker.delivery.is_pending(record):
+                return "pending"
+        # Before the first change, each message was delivered, or a mark states how it ended.
+        store = broker.store
+        is_changeable = store.format_version >= CHANGED_VERSION and store.has_all_keys
+        return _STATES[fate_of_timed(broker, record)] if is_changeable else "delivered"
     if record.topic.startswith(names.DLQ_PREFIX):
         return "deadLettered"
     if record.topic == names.MARKS_TOPIC:
@@ -199,26 +209,21 @@ async def _by_key(api: Api, query: MessagesQuery) -> tuple[list[ReadRecord], boo
     """Return messages with a key or unique id, including pending and dropped ones, and whether there may be more."""
     broker, topic, key, from_ms, to_ms = api.broker, query.topic, query.key, query.from_ms, query.to_ms
     slices = TimeSlices()
-    found = [
-        await search_index(broker.store, each, key, MAX_FOUND, slices, from_ms, to_ms)
-        for each in (topic, *_NAMING_TOPICS)
-    ]
+    indexed = [(each, key) for each in (topic, *_NAMING_TOPICS)]
+    indexed.append((names.TIMER_TOPIC, indexed_delay_key(topic, key)))
+    found = [await search_index(broker.store, *each, MAX_FOUND, slices, from_ms, to_ms) for each in indexed]
     async with api.reading():
         read = await api.in_thread(api.log_files().records, sorted({*chain(*found)}, reverse=True))
     rows = []
+    with_key = _holding([each for each in read if each is not None and has_key(each.record, topic, key)])
     shown_places: set[tuple[int, int]] = set()
-    for each in read:
-        if each is None or not has_key(each.record, topic, key):
-            continue
+    for each in with_key:
         record = each.record
         if not from_ms <= record.store_timestamp_ms <= to_ms:
             continue
         if query.queue_id is not None and row_of(broker, each).queue_id != query.queue_id:
             continue
-        properties = decode_properties(record.raw_properties)
-        if record.topic == names.MARKS_TOPIC and _state_by_mark(timed_mark_of(record, properties)) == "pending":
-            continue  # the record that holds the message is shown
-        place = place_of(record, properties)
+        place = place_of(record, decode_properties(record.raw_properties))
         if place is not None:
             if record.topic in PENDING_TOPICS and place in shown_places:
                 continue  # a newer record of the same message contains the same information
@@ -228,11 +233,44 @@ async def _by_key(api: Api, query: MessagesQuery) -> tuple[list[ReadRecord], boo
     return rows[:MAX_FOUND], may_be_more
 
 
+def _holding(found: list[ReadRecord]) -> list[ReadRecord]:
+    """Return the records that hold their messages, or of which no other record is among them.
+
+    These are neither marks without a body, nor the entries of a delay level that were stored again with another time.
+    """
+    held, moved = set[tuple[int, int] | None](), set[tuple[int, int]]()
+    placed: list[tuple[ReadRecord, tuple[int, int] | None, bool]] = []
+    for each in found:
+        properties = decode_properties(each.record.raw_properties)
+        place = place_of(each.record, properties)
+        placed.append((each, place, _is_mark_of_change(each.record, properties)))
+        if each.record.topic in PENDING_TOPICS:
+            held.add(place)
+            mark = parse_mark(properties.get(names.MARK, ""))
+            if mark is not None:
+                moved.add((mark.queue_id, mark.queue_offset))
+    return [
+        each
+        for each, place, is_mark in placed
+        if not (is_mark and place in held) and not (each.record.topic == names.SCHEDULE_TOPIC and place in moved)
+    ]
+
+
+def _is_mark_of_change(record: Record, properties: dict[str, str]) -> bool:
+    """Return whether a record states a change or an expiry, and not a drop, of which the mark contains the message."""
+    mark = timed_mark_of(record, properties) if record.topic == names.MARKS_TOPIC else None
+    return mark is not None and mark.kind is not TimedMarkKind.DROPPED
+
+
 def has_key(record: Record, topic: str, key: str) -> bool:
-    """Return whether a record is a stored or pending message of `topic` with this key or unique id."""
+    """Return whether a record is a stored or pending message of `topic` with this key, DELAY_KEY or unique id."""
     properties = decode_properties(record.raw_properties)
-    has = properties.get(names.UNIQUE_KEY) == key or key in properties.get(names.KEYS, "").split(" ")
+    has = key in (properties.get(names.UNIQUE_KEY), properties.get(names.DELAY_KEY), *_keys_of(properties))
     return real_topic(record.topic, properties) == topic and has
+
+
+def _keys_of(properties: dict[str, str]) -> list[str]:
+    return [key for key in properties.get(names.KEYS, "").split(" ") if key]
 
 
 async def _by_time(api: Api, query: MessagesQuery) -> tuple[list[ReadRecord], bool]:
@@ -350,11 +388,12 @@ async def by_unique_id(api: Api, topic: str, unique_id: str) -> list[ReadRecord]
     """Return the records of a topic with a unique id: stored, dropped and pending ones, each newest first."""
     store, slices = api.broker.store, TimeSlices()
     found: list[int] = []
-    for each in (topic, names.MARKS_TOPIC, *PENDING_TOPICS):
+    # A message with a level that is moved continues in the timer topic.
+    for each in (topic, names.MARKS_TOPIC, names.TIMER_TOPIC, names.SCHEDULE_TOPIC):
         found += await search_index(store, each, unique_id, MAX_FOUND, slices)
     async with api.reading():
         read = await api.in_thread(api.log_files().records, found)
-    return [each for each in read if each is not None and _has_unique_id(each.record, topic, unique_id)]
+    return _holding([each for each in read if each is not None and _has_unique_id(each.record, topic, unique_id)])
 
 
 def _has_unique_id(record: Record, topic: str, unique_id: str) -> bool:

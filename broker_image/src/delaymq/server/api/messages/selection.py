@@ -1,16 +1,26 @@
 """Selection of pending messages by topic, delay level and kind, in the index, which is read in time slices."""
 
 from collections.abc import Callable
-from typing import Literal, NamedTuple, TypeVar
+from typing import Final, Literal, NamedTuple, TypeVar
 
 from delaymq.broker.delivery.level_entries import UNKNOWN_TOPIC
 from delaymq.schedule.buckets import Buckets
 from delaymq.schedule.timeline import Pending, Timeline
-from delaymq.schedule.timeline.inspection import count_by_due, find_first, find_next_due_times, latest_due_times
+from delaymq.schedule.timeline.cursors import Key
+from delaymq.schedule.timeline.inspection import (
+    END_KEY,
+    FIRST_KEY,
+    count_by_due,
+    find_first,
+    find_next_due_times,
+    latest_due_times,
+)
 from delaymq.schedule.timeline.partitions import PartitionKey
 from delaymq.server.time_slices import TimeSlices
 
 Group = TypeVar("Group", int, str)
+ANY_WIDTH_MS: Final = 1 << 62
+"""Width of a bucket for all due times."""
 
 
 class Selected(NamedTuple):
@@ -71,12 +81,21 @@ class Selection:
             await slices.yield_if_due()
         return found
 
-    async def first(self, count: int) -> list[Pending]:
-        """Return the `count` messages that are due first, in order."""
+    async def first(self, count: int, begin: Key = FIRST_KEY, end: Key = END_KEY) -> list[Pending]:
+        """Return the `count` messages with keys from `begin` to before `end` that are due first, in order."""
         slices, found = TimeSlices(), list[Pending]()
-        for _ in find_first(self._timeline, self.partitions(), count, found):
+        for _ in find_first(self._timeline, self.partitions(), count, found, begin, end):
             await slices.yield_if_due()
         return found
+
+    async def count(self, begin: Key = FIRST_KEY, end: Key = END_KEY) -> int:
+        """Return the number of messages due from the time of `begin` to before that of `end`."""
+        if (begin, end) == (FIRST_KEY, END_KEY):
+            return sum(each.messages for each in (await self.by_level()).values())
+        until_ms = None if end == END_KEY else end[0]
+        buckets = Buckets(begin[0], ANY_WIDTH_MS, 1, until_ms)
+        await self.count_by_due(buckets)
+        return sum(buckets.counts[1 : buckets.rest + 1])
 
     async def next_due_by_topic(self, partitions: list[int]) -> dict[str, int]:
         """Return the earliest due time of each topic of these partitions that has messages in them."""
