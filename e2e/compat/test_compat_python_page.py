@@ -13,6 +13,8 @@ from harness.brokers import Cluster
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "client.md"
 ADDRESS = "127.0.0.1:9876"
 LIMIT_S = 60.0
+OURS = ("Schedule and change messages",)
+"""Programs that require a DelayMQ broker."""
 VARYING = re.compile(r"\b[0-9A-F]{32}\b|(?<!['\d])\d+")
 """Ids and numbers, except those within quotes, which belong to bodies."""
 
@@ -35,12 +37,18 @@ def programs() -> list[tuple[str, str]]:
 
 def test_page_has_a_program_for_each_way_of_sending_and_consuming() -> None:
     assert [heading for heading, _ in programs()] == [
-        "Sending", "Requests and replies", "Transactions", "Consuming with a handler", "In batches",
-        "Consuming by polling",
+        "Sending", "Schedule and change messages", "Requests and replies", "Transactions",
+        "Consuming with a handler", "In batches", "Consuming by polling",
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("heading", "program"), programs(), ids=[heading for heading, _ in programs()])
+@pytest.mark.parametrize(
+    ("heading", "program"),
+    [
+        pytest.param(heading, program, id=heading, marks=pytest.mark.ours_only if heading in OURS else ())
+        for heading, program in programs()
+    ],
+)
 def test_program_of_the_page_runs_twice_in_succession(
     heading: str, program: str, default_cluster: Cluster, tmp_path: Path
 ) -> None:

@@ -152,3 +152,18 @@ class Standalone:
                 return bool(answer.status == 200)
         except (urllib.error.URLError, OSError):
             return False
+
+
+class SecondBroker(Standalone):
+    """`delaymq broker` of another name that registers with the NameServer of `first`."""
+
+    def __init__(self, folder: Path, first: Standalone) -> None:
+        super().__init__(folder, f"{SMALL}brokerName=broker-b\n")
+        self._namesrv = first.environment["DELAYMQ_NAMESRV"]
+
+    @property
+    def arguments(self) -> list[str]:
+        return [
+            "broker", "--host", "127.0.0.1", "-c", str(self.config_path), "--store-path", str(self.store_path),
+            "--listen-port", str(self.listen_port), "--http-port", str(self.http_port), "--namesrv", self._namesrv,
+        ]  # fmt: skip

@@ -11,7 +11,7 @@ from delaymq.cli.errors import CommandError
 from delaymq.cli.target import http_api
 from delaymq.cli.target.contexts import Target
 from delaymq.cli.target.http_api import HttpApi
-from delaymq_testing.cli_running import called
+from delaymq_testing.cli_running import Done, called
 
 LEVEL = {
     "level": 2, "delayMs": 5_000, "inTable": True, "offset": 3, "maxOffset": 5, "pending": 2, "settledAbove": 0,
@@ -24,7 +24,7 @@ TIMED = {
 DELAY = {"asOfMs": 1_700_000_000_000, "levels": [LEVEL], "corrected": []}
 MESSAGE = {
     "messageId": "AB", "offsetMessageId": "7F", "topic": "Orders", "keys": ["k"], "delayLevel": 2, "bytes": 5,
-    "dueMs": 1_700_000_003_000, "state": "pending",
+    "dueMs": 1_700_000_003_000, "state": "pending", "properties": {},
 }  # fmt: skip
 
 
@@ -203,7 +203,7 @@ def test_timed_messages_are_shown_next_to_the_levels(api: FakeApi) -> None:
     assert "timed" in ask(api, "delay", "status", "--all").out
 
 
-def test_pending_timed_messages_are_counted_and_listed(api: FakeApi) -> None:
+def test_pending_timed_messages_are_counted(api: FakeApi) -> None:
     rows = [
         {"level": 2, "pending": 7, "nextDueMs": 1_700_000_003_000},
         {"timed": True, "pending": 9, "nextDueMs": 1_700_000_001_000},
@@ -218,41 +218,105 @@ def test_pending_timed_messages_are_counted_and_listed(api: FakeApi) -> None:
     assert api.requests[-1][1] == "/api/v1/delay/pending?by=level"
     ask(api, "delay", "pending", "--kind", "timed")
     assert api.requests[-1][1] == "/api/v1/delay/pending?by=level&kind=timed"
-    rest = {"asOfMs": 1, "total": 1, "limit": 5, "complete": True, "truncated": False}
-    api.answers["/api/v1/delay/pending/messages"] = (200, {**rest, "messages": [{**MESSAGE, "delayLevel": 0}]})
-    done = ask(api, "delay", "pending", "--messages", "5", "--kind", "timed")
-    assert (done.code, " timed " in done.out) == (0, True)
-    assert api.requests[-1][1].endswith("?kind=timed&limit=5")
 
 
-def test_next_due_messages_are_listed(api: FakeApi) -> None:
-    path, rest = "/api/v1/delay/pending/messages", {"asOfMs": 1, "total": 1, "limit": 5, "complete": True}
-    api.answers[path] = (200, {**rest, "messages": [MESSAGE], "truncated": False})
-    done = ask(api, "delay", "pending", "--messages", "5")
-    assert done.code == 0
-    assert "Orders" in done.out
-    assert "listed" not in done.out
-    assert json.loads(ask(api, "delay", "pending", "--messages", "5", "--json").out) == MESSAGE
+def ask_one(api: FakeApi, *words: str) -> Done:
+    return ask(api, *words, "--http", api.url)
+
+
+def test_pending_messages_are_listed(api: FakeApi) -> None:
+    path, rest = "/api/v1/delay/pending/messages", {"asOfMs": 1, "total": 1, "next": None, "complete": True}
+    api.answers[path] = (200, {**rest, "messages": [MESSAGE]})
+    done = ask_one(api, "delay", "list", "--limit", "5")
+    assert (done.code, "Orders" in done.out, "listed" in done.out) == (0, True, False)
+    listed = json.loads(ask_one(api, "delay", "list", "--limit", "5", "--json").out)
+    assert listed == {**MESSAGE, "broker": api.url}
     assert api.requests[-1][1].endswith("?limit=5")
-    ask(api, "delay", "pending", "--messages", "5", "--topic", "Orders", "--level", "2")
-    assert api.requests[-1][1].endswith("?level=2&topic=Orders&limit=5")
-    api.answers[path] = (200, {**rest, "messages": [], "total": 0, "truncated": False, "complete": False})
-    done = ask(api, "delay", "pending", "--messages", "5")
+    ask_one(api, "delay", "list", "--topic", "Orders", "--level", "2", "--tag", "T", "--from", "5", "--until", "9")
+    assert api.requests[-1][1].endswith("?topic=Orders&tag=T&fromMs=5&untilMs=9&level=2&limit=100")
+    api.answers[path] = (200, {**rest, "messages": [{**MESSAGE, "delayLevel": 0}]})
+    done = ask_one(api, "delay", "list", "--kind", "timed")
+    assert (done.code, " timed " in done.out) == (0, True)
+    api.answers[path] = (200, {**rest, "messages": [], "total": 0, "complete": False})
+    done = ask_one(api, "delay", "list")
     assert "no pending messages" in done.out
     assert "the count is incomplete" in done.out
 
 
-def test_incomplete_list_of_pending_messages_states_the_limit(api: FakeApi) -> None:
-    answer = {"asOfMs": 1, "messages": [MESSAGE] * 64, "total": 200, "truncated": True, "limit": 64, "complete": True}
-    api.answers["/api/v1/delay/pending/messages"] = (200, answer)
-    told = "64 of 200 pending messages are listed: a broker returns at most 64"
-    done = ask(api, "delay", "pending", "--messages", "1000")
-    assert (done.code, done.lines[-1]) == (0, told)
-    done = ask(api, "delay", "pending", "--messages", "1000", "--json")
-    assert (len(done.lines), done.err) == (64, f"delaymq: {told}\n")
-    api.answers["/api/v1/delay/pending/messages"] = (200, {**answer, "messages": [MESSAGE] * 5, "limit": 5})
-    done = ask(api, "delay", "pending", "--messages", "5")
-    assert done.lines[-1] == "5 of 200 pending messages are listed"
+def test_pages_of_pending_messages_are_read_up_to_the_limit(api: FakeApi) -> None:
+    path, rest = "/api/v1/delay/pending/messages", {"asOfMs": 1, "total": 250, "complete": True}
+    page = (200, {**rest, "messages": [MESSAGE] * 100, "next": "1.2"})
+    last = (200, {**rest, "messages": [MESSAGE] * 50, "next": None})
+    api.answers[path] = [page, page, last]
+    told = "120 of 250 pending messages are listed: list more with --limit, or later ones with --from"
+    done = ask_one(api, "delay", "list", "--limit", "120", "--json")
+    # A broker may return more than requested.
+    assert (len(done.lines), done.err) == (120, f"delaymq: {told}\n")
+    assert [request[1].partition("?")[2] for request in api.requests] == ["limit=100", "after=1.2&limit=20"]
+    api.answers[path] = [page, page, last]
+    assert len(ask_one(api, "delay", "list", "--limit", "1000", "--json").lines) == 250
+
+
+def test_pending_messages_are_counted_by_pages_if_the_broker_knows_no_total(api: FakeApi) -> None:
+    path, rest = "/api/v1/delay/pending/messages", {"asOfMs": 1, "total": None, "complete": True}
+    api.answers[path] = [
+        (200, {**rest, "messages": [MESSAGE] * 3, "next": "1.2"}),
+        (200, {**rest, "messages": [], "next": "1.3"}),
+        (200, {**rest, "messages": [MESSAGE], "next": None}),
+    ]
+    assert ask_one(api, "delay", "count", "--tag", "T").out == "4 pending\n"
+    api.answers[path] = (200, {**rest, "total": 7, "messages": [MESSAGE], "next": "1.2", "complete": False})
+    counted = json.loads(ask_one(api, "delay", "count", "--json").out)
+    assert counted == {
+        "total": 7, "complete": False, "brokers": [{"broker": api.url, "total": 7}], "missing": [],
+    }  # fmt: skip
+    assert "the count is incomplete" in ask_one(api, "delay", "count").out
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("list", "--key", "k"), "--key needs --topic"),
+        (("count", "--level", "1", "--kind", "timed"), "timed messages have no level"),
+        (("list", "--from", "10", "--until", "10"), "--from is not before --until"),
+        (("list", "--from", "soon"), "is not a time"),
+        (("show", "Orders"), "name the message by either --key or --id"),
+        (("show", "Orders", "--key", "k", "--id", "i"), "name the message by either --key or --id"),
+        (("cancel", "Orders"), "name the message by one of --key, --id and --handle"),
+        (("cancel", "Orders", "--key", "k", "--id", "i"), "name the message by one of"),
+        (("move", "Orders", "--key", "k"), "give either --at or --after"),
+        (("move", "Orders", "--key", "k", "--after", "soon"), "--after: "),
+    ],
+)
+def test_wrong_options_of_lists_and_changes_are_reported(words: tuple[str, ...], told: str, api: FakeApi) -> None:
+    done = ask_one(api, "delay", *words)
+    assert (done.code, api.requests) == (2, [])
+    assert told in done.err
+
+
+@pytest.mark.parametrize("words", [("list",), ("count",)])
+def test_list_from_a_broker_that_returns_something_else_is_reported(words: tuple[str, ...], api: FakeApi) -> None:
+    api.answers["/api/v1/delay/pending/messages"] = (200, {"messages": []})
+    done = ask_one(api, "delay", *words)
+    assert done.code == 1
+    assert "did not return pending messages" in done.err
+
+
+def test_changes_are_requested_and_refusals_reported(api: FakeApi) -> None:
+    api.answers["/api/v1/delay/changes"] = (200, {"changed": 1, "dueMs": 1_700_000_003_000})
+    done = ask_one(api, "delay", "move", "Orders", "--key", "k", "--after", "2h")
+    assert done.out.startswith("1 message moved, due at 2023-11-1")
+    assert json.loads(api.requests[-1][3]) == {"action": "move", "topic": "Orders", "key": "k", "delayMs": 7_200_000}
+    ask_one(api, "delay", "move", "Orders", "--id", "i", "--at", "2027-03-02T09:00+01:00")
+    assert json.loads(api.requests[-1][3])["deliverAt"] == "2027-03-02T09:00:00+01:00"
+    for action, told in (("fire", "made due now"), ("touch", "touched")):
+        assert f"1 message {told}" in ask_one(api, "delay", action, "Orders", "--handle", "h").out
+    api.answers["/api/v1/delay/changes"] = (200, {"changed": 0, "dueMs": None})
+    assert ask_one(api, "delay", "cancel", "Orders", "--key", "k").out == "the message had been cancelled before\n"
+    refusal = {"error": {"code": "delivered", "message": "the message was delivered at 12:00"}}
+    api.answers["/api/v1/delay/changes"] = (409, refusal)
+    done = ask_one(api, "delay", "cancel", "Orders", "--key", "k", "--json")
+    assert (done.code, done.out, "the message was delivered at 12:00" in done.err) == (1, "", True)
 
 
 @pytest.mark.parametrize(
@@ -260,8 +324,6 @@ def test_incomplete_list_of_pending_messages_states_the_limit(api: FakeApi) -> N
     [
         (("--by", "due", "--bucket", "soon"), "is not a delay"),
         (("--by", "topic", "--bucket", "1m"), "requires --by due"),
-        (("--messages", "1", "--by", "due"), "cannot be combined with --by or --bucket"),
-        (("--messages", "1", "--bucket", "1m"), "cannot be combined with --by or --bucket"),
         (("--level", "1", "--kind", "timed"), "timed messages have no level"),
     ],
 )

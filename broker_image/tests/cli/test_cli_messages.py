@@ -272,12 +272,12 @@ def test_search_by_time_reports_pending_messages(ask: Ask) -> None:
     done = ask(*search)
     assert (done.code, done.out) == (1, "")
     assert f"no message found in topic FindLater: {told}" in done.err
-    assert "`delaymq delay pending --messages 10 --topic FindLater`" in done.err
+    assert "`delaymq delay list --topic FindLater`" in done.err
     ask("send", "FindLater", "now")
     done = ask(*search)
     assert (done.code, done.lines[-1].startswith(told)) == (0, True)
     assert bodies(ask.json(*search)) == ["now"]
-    listed = ask.json("delay", "pending", "--messages", "10", "--topic", "FindLater")
+    listed = ask.json("delay", "list", "--topic", "FindLater")
     assert [row["topic"] for row in listed] == ["FindLater"] * 2
     # By key they are found themselves; and a broker that is not the one of --http is found by its settings.
     assert "waits at" not in ask("message", "find", "FindLater", "--key", "none").err
@@ -292,7 +292,7 @@ def test_pending_message_is_counted_listed_and_has_a_history(ask: Ask) -> None:
     assert " and later" in ask("delay", "pending", "--by", "due", "--bucket", "1s").out
     assert " to " in ask("delay", "pending", "--by", "due", "--bucket", "1h").out
     assert ask("delay", "pending").code == 0
-    listed = ask.json("delay", "pending", "--messages", "100")
+    listed = ask.json("delay", "list")
     assert sent["messageId"] in [row["messageId"] for row in listed]
     [life] = ask.json("message", "life", str(sent["messageId"]), "--topic", "Waiting")
     assert (life["state"], life["topic"]) == ("pending", "Waiting")
@@ -305,7 +305,7 @@ def test_pending_timed_message_is_counted_listed_and_has_a_history(ask: Ask) -> 
     [sent] = ask.json("send", "TimedLater", "x", "--delay", "1500s", "--key", "w")
     [counts] = ask.json("delay", "pending", "--topic", "TimedLater")
     assert [(row["timed"], row["pending"]) for row in counts["rows"]] == [(True, 1)]  # type: ignore[attr-defined]
-    [listed] = ask.json("delay", "pending", "--messages", "100", "--topic", "TimedLater", "--kind", "timed")
+    [listed] = ask.json("delay", "list", "--topic", "TimedLater", "--kind", "timed")
     assert (listed["messageId"], listed["dueMs"]) == (sent["messageId"], sent["dueMs"])
     assert any(line.split()[0] == "timed" for line in ask("delay", "status").lines)
     [life] = ask.json("message", "life", str(sent["messageId"]), "--topic", "TimedLater")

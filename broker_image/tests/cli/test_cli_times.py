@@ -20,6 +20,8 @@ NOW_MS = 1_767_225_600_000  # 2026-01-01T00:00:00Z
         ("1d 2h 3s ago", NOW_MS - 86_400_000 - 7_200_000 - 3_000),
         ("250ms ago", NOW_MS - 250),
         (" 2 h AGO ", NOW_MS - 7_200_000),
+        ("in 1h 30m", NOW_MS + 5_400_000),
+        (" In 2 d ", NOW_MS + 172_800_000),
         ("2026-01-01T00:00:00Z", NOW_MS),
         ("2026-01-01T01:00:00.5+01:00", NOW_MS + 500),
     ],
@@ -35,7 +37,23 @@ def test_time_without_an_offset_is_local() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "yesterday", "10 ago", "10x ago", "ago", "-5", "99999999999999999999", "9999999d ago", "٣"]
+    "text",
+    [
+        "",
+        "yesterday",
+        "10 ago",
+        "10x ago",
+        "ago",
+        "-5",
+        "in",
+        "in 5",
+        "in 5x",
+        "in 9999999d",
+        "in 1h ago",
+        "99999999999999999999",
+        "9999999d ago",
+        "٣",
+    ],
 )
 def test_invalid_time_is_reported_with_examples(text: str) -> None:
     with pytest.raises(CommandError, match="use 2026-01-31T12:00") as caught:

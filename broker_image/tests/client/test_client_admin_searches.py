@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import pytest
 from delaymq.cli.errors import EXIT_UNREACHABLE, CommandError
+from delaymq.cli.target import every_broker
 from delaymq.cli.target.contexts import Target
 from delaymq.cli.views import pending
 from delaymq.cli.views.message_lookup import Unreachable, find_by_unique_id
@@ -68,6 +69,7 @@ class Counts:
 
     brokers: ClassVar[dict[str, tuple[str, int]]] = {}
     shown_to: ClassVar[list[str]] = []
+    addresses: ClassVar[dict[str, str]] = {}
 
     def __init__(self, where: Target, *, timeout_s: float) -> None:
         self.url = where.http
@@ -78,11 +80,12 @@ class Counts:
         if self.url not in self.brokers:
             raise CommandError(f"no broker at {self.url}", EXIT_UNREACHABLE)
         name, total = self.brokers[self.url]
-        return {"brokerName": name} if path == "broker" else {"total": total}
+        return {"brokerName": name, "address": self.addresses.get(name)} if path == "broker" else {"total": total}
 
 
 def test_pending_messages_are_counted_at_every_broker_of_the_topic(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pending, "HttpApi", Counts)
+    for module in (pending, every_broker):
+        monkeypatch.setattr(module, "HttpApi", Counts)
     Counts.brokers = {
         "http://here:1": ("a", 2), "http://127.0.0.1:8082": ("b", 1), "http://127.0.0.1:8083": ("other", 9),
     }  # fmt: skip
@@ -97,6 +100,7 @@ def test_pending_messages_are_counted_at_every_broker_of_the_topic(monkeypatch: 
         for each in brokers:
             each.settings = settings[each.name] + "\n"
         async with running(*brokers) as (client, _):
+            Counts.addresses = {each.name: each.address for each in brokers}
             await brokers[-1].stop()
             told = await pending_counts(client, WHERE, "T")
         assert told[0].startswith("2 pending delayed messages at http://here:1: ")
@@ -117,7 +121,8 @@ def test_pending_messages_are_counted_at_every_broker_of_the_topic(monkeypatch: 
 
 
 def test_search_queries_a_bounded_number_of_brokers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pending, "HttpApi", Counts)
+    for module in (pending, every_broker):
+        monkeypatch.setattr(module, "HttpApi", Counts)
     monkeypatch.setattr(pending, "MAX_BROKERS", 2)
     Counts.brokers = {}
 

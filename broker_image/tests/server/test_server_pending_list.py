@@ -225,6 +225,9 @@ def test_changed_message_is_found_with_its_body_and_keys(tmp_path: Path, delay: 
                     state, "the body", ["customer-1"]
                 )  # fmt: skip
                 assert due_ms in (None, details["dueMs"])
+                # As the console does, which links to the first record.
+                by_offset = await api.get(f"messages/{sent['offsetMessageId']}")
+                assert (by_offset["state"], by_offset["dueMs"]) == (details["state"], details["dueMs"])
 
     run(scenario)
 

@@ -30,6 +30,9 @@ COMMANDS: Final[Mapping[str, Entry]] = {
         {
             "status": Leaf("delay.status:status"),
             "pending": Leaf("delay.status:pending"),
+            "list": Leaf("delay.listing:list_messages"),
+            "count": Leaf("delay.listing:count"),
+            "show": Leaf("delay.listing:show"),
             "watch": Leaf("delay.watch:watch"),
             "cancel": Leaf("delay.change:cancel"),
             "move": Leaf("delay.change:move"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import typer
 
@@ -11,8 +11,9 @@ from delaymq.cli.options import AsJson, ContextName, HttpAddress, NameServers, T
 from delaymq.cli.target.contexts import target
 from delaymq.cli.terminal.output import console, explain_bad_answers, print_json, warn
 from delaymq.cli.terminal.tables import table
-from delaymq.cli.terminal.times import format_time, parse_time
+from delaymq.cli.terminal.times import parse_time
 from delaymq.cli.views.message_ids import parse_message_id
+from delaymq.cli.views.message_life import show_life
 
 MAX_FOUND: Final = 10_000
 DEFAULT_FOUND: Final = 64
@@ -170,18 +171,4 @@ def life(
         print_json(answer)
         return
     with explain_bad_answers(api.url, "a message"):
-        _show_life(answer)
-
-
-def _show_life(answer: dict[str, Any]) -> None:
-    out = console()
-    keys = f", keys {' '.join(answer['keys'])}" if answer["keys"] else ""
-    out.print(f"{answer['messageId']} of {answer['topic']}{keys}: {answer['state']}")
-    rows = [(format_time(each["atMs"]), each["event"], each["group"] or "", each["detail"]) for each in answer["life"]]
-    out.print(table(("time", "event", "group", "details"), rows, left=4, elastic=3))
-    body = answer["body"]
-    text = body["text"] if body["text"] is not None else f"base64 {body['base64']}"
-    shown = text if len(text) <= 400 else f"{text[:400]}…"
-    out.print(f"body, {body['bytes']} bytes: {shown}", soft_wrap=True)
-    if body.get("notUnpacked"):
-        out.print(f"the body is shown as stored: {body['notUnpacked']}", soft_wrap=True)
+        show_life(answer)

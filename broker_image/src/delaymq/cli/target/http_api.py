@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+from collections.abc import Callable
 from typing import Any, Final
 from urllib.parse import urlencode, urlsplit
 
@@ -33,8 +34,12 @@ class HttpApi:
     Responses are returned unchanged, so that `--json` also shows members unknown to this version.
     """
 
-    def __init__(self, target: Target, *, timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(
+        self, target: Target, *, timeout_s: float = TIMEOUT_S, is_stopped: Callable[[], bool] = lambda: False
+    ) -> None:
+        """If `is_stopped` returns True, no further request is sent."""
         self.url = checked_url(target.http)
+        self._is_stopped = is_stopped
         self._timeout_s = timeout_s
         self._client = HttpClient(
             self.url, target.token, timeout_s=timeout_s, max_answer_bytes=MAX_RESPONSE_BYTES, uses_proxy=True
@@ -57,6 +62,8 @@ class HttpApi:
         return self._request("DELETE", path, parameters)
 
     def _request(self, method: str, path: str, parameters: dict[str, object], body: object = None) -> dict[str, Any]:
+        if self._is_stopped():
+            raise CommandError("interrupted")
         query = urlencode({name: value for name, value in parameters.items() if value is not None})
         where = f"/api/v1/{path.lstrip('/')}" + (f"?{query}" if query else "")
         data = None if body is None else json.dumps(body).encode()

@@ -10,28 +10,29 @@ from typing import Final
 from delaymq.cli.errors import EXIT_USAGE, CommandError
 
 _AGO: Final = re.compile(r"\s*((?:\d+\s*[a-z]+\s*)+)ago\s*\Z", re.IGNORECASE)
+_IN: Final = re.compile(r"in\s+((?:\d+\s*[a-z]+\s*)+)\Z", re.IGNORECASE)
 _PART: Final = re.compile(r"(\d+)\s*([a-z]+)", re.IGNORECASE)
 _UNITS_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MAX_MS: Final = 253_402_214_400_000
 """Before the year 10000, which Python's datetime does not support."""
 HOW_DUE: Final = "use 2027-01-31T12:00+01:00 or 2027-01-31T11:00Z"
-HOW: Final = "use 2026-01-31T12:00 (local time), 2026-01-31T12:00+01:00, '10m ago', now, or ms since 1970"
+HOW: Final = "use 2026-01-31T12:00 (local time), 2026-01-31T12:00+01:00, '10m ago', 'in 2h', now, or ms since 1970"
 
 
 def parse_time(text: str, now_ms: int | None = None) -> int:
-    """Parse an ISO time (local without an offset), `10m ago`, `now` or a number of ms; return ms since the epoch."""
+    """Return the ms since 1970 of an ISO time (local without an offset), `10m ago`, `in 2h`, `now`, or a number."""
     now = round(time.time() * 1000) if now_ms is None else now_ms
     word = text.strip()
     if word.lower() == "now":
         return now
     if word.isascii() and word.isdigit():
         return _checked(int(word[:20]), text)
-    ago = _AGO.match(word)
-    if ago:
-        parts = [(int(number[:15]), unit.lower()) for number, unit in _PART.findall(ago[1])]
-        if all(unit in _UNITS_MS for _, unit in parts):
-            return _checked(now - sum(number * _UNITS_MS[unit] for number, unit in parts), text)
+    for pattern, sign in ((_AGO, -1), (_IN, 1)):
+        span = pattern.match(word)
+        parts = [] if span is None else [(int(number[:15]), unit.lower()) for number, unit in _PART.findall(span[1])]
+        if parts and all(unit in _UNITS_MS for _, unit in parts):
+            return _checked(now + sign * sum(number * _UNITS_MS[unit] for number, unit in parts), text)
     try:
         return _checked(round(datetime.fromisoformat(word).timestamp() * 1000), text)
     except (ValueError, OverflowError, OSError) as error:

@@ -1,19 +1,24 @@
-"""`delaymq delay cancel`, `move`, `fire` and `touch`: change a pending message, over a broker's HTTP API."""
+"""`delaymq delay cancel`, `move`, `fire` and `touch`: change a pending message, over the brokers' HTTP APIs."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
-from delaymq.cli.errors import EXIT_USAGE, CommandError
-from delaymq.cli.options import AsJson, ContextName, HttpAddress, TokenFile
-from delaymq.cli.target.contexts import target
-from delaymq.cli.target.http_api import HttpApi
-from delaymq.cli.terminal.output import console, counted, print_json
+from delaymq.cli.errors import EXIT_UNREACHABLE, EXIT_USAGE, CommandError
+from delaymq.cli.options import AsJson, ContextName, HttpAddress, NameServers, TokenFile
+from delaymq.cli.target.contexts import Target, target
+from delaymq.cli.target.http_api import ApiError, HttpApi
+from delaymq.cli.terminal.output import console, counted, print_json, warn
 from delaymq.cli.terminal.times import format_time, parse_due_time
 from delaymq.message.errors import LevelTableError
 from delaymq.message.levels import parse_delay_ms
+
+FATES: Final = ("delivered", "cancelled", "replaced", "expired", "dropped")
+"""Codes of responses from a broker that had the message."""
+ABSENT: Final = ("no_such_message", "no_such_topic")
+"""Codes of responses from a broker that has no record of it."""
 
 Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic to which the message is to be delivered.")]
 Key = Annotated[str | None, typer.Option("--key", metavar="KEY", help="The message's DELAY_KEY.")]
@@ -26,6 +31,7 @@ def cancel(
     key: Key = None,
     message_id: MessageId = None,
     handle: Handle = None,
+    namesrv: NameServers = None,
     http: HttpAddress = None,
     token_file: TokenFile = None,
     context: ContextName = None,
@@ -33,13 +39,12 @@ def cancel(
 ) -> None:
     """Cancel a pending message: it will not be delivered.
 
-    Example: delaymq delay cancel Reminders --key order-4711
+    Asks all brokers of the cluster, or only the one at --http. If no broker has the message as a pending one, the
+    command says what happened to it, and exits with status 1. Example: delaymq delay cancel Reminders --key order-4711
     """
     body = _target(topic, key, message_id, handle)
-    answer = HttpApi(target(http=http, token_file=token_file, context=context)).post(
-        "delay/changes", {"action": "cancel", **body}
-    )
-    _show(answer, as_json, "cancelled")
+    where = target(namesrv, http, token_file, context)
+    _change(where, http is not None, {"action": "cancel", **body}, "cancelled", as_json)
 
 
 def move(
@@ -53,6 +58,7 @@ def move(
     after: Annotated[
         str | None, typer.Option("--after", metavar="DURATION", help="New delay from now, such as 30s, 5m or 7d.")
     ] = None,
+    namesrv: NameServers = None,
     http: HttpAddress = None,
     token_file: TokenFile = None,
     context: ContextName = None,
@@ -67,10 +73,8 @@ def move(
     if (at is None) == (after is None):
         raise CommandError("give either --at or --after", EXIT_USAGE)
     time = {"deliverAt": parse_due_time(at).isoformat()} if at is not None else {"delayMs": _delay_ms(after or "")}
-    answer = HttpApi(target(http=http, token_file=token_file, context=context)).post(
-        "delay/changes", {"action": "move", **body, **time}
-    )
-    _show(answer, as_json, "moved")
+    where = target(namesrv, http, token_file, context)
+    _change(where, http is not None, {"action": "move", **body, **time}, "moved", as_json)
 
 
 def fire(
@@ -78,6 +82,7 @@ def fire(
     key: Key = None,
     message_id: MessageId = None,
     handle: Handle = None,
+    namesrv: NameServers = None,
     http: HttpAddress = None,
     token_file: TokenFile = None,
     context: ContextName = None,
@@ -85,10 +90,8 @@ def fire(
 ) -> None:
     """Deliver a pending message now."""
     body = _target(topic, key, message_id, handle)
-    answer = HttpApi(target(http=http, token_file=token_file, context=context)).post(
-        "delay/changes", {"action": "fire", **body}
-    )
-    _show(answer, as_json, "made due now")
+    where = target(namesrv, http, token_file, context)
+    _change(where, http is not None, {"action": "fire", **body}, "made due now", as_json)
 
 
 def touch(
@@ -96,6 +99,7 @@ def touch(
     key: Key = None,
     message_id: MessageId = None,
     handle: Handle = None,
+    namesrv: NameServers = None,
     http: HttpAddress = None,
     token_file: TokenFile = None,
     context: ContextName = None,
@@ -103,10 +107,8 @@ def touch(
 ) -> None:
     """Restart the delay of a pending message from now."""
     body = _target(topic, key, message_id, handle)
-    answer = HttpApi(target(http=http, token_file=token_file, context=context)).post(
-        "delay/changes", {"action": "touch", **body}
-    )
-    _show(answer, as_json, "touched")
+    where = target(namesrv, http, token_file, context)
+    _change(where, http is not None, {"action": "touch", **body}, "touched", as_json)
 
 
 def _target(topic: str, key: str | None, message_id: str | None, handle: str | None) -> dict[str, str]:
@@ -124,9 +126,40 @@ def _delay_ms(text: str) -> int:
         raise CommandError(f"--after: {error}", EXIT_USAGE) from error
 
 
-def _show(answer: dict[str, Any], as_json: bool, what: str) -> None:
+def _change(where: Target, is_single: bool, body: dict[str, object], what: str, as_json: bool) -> None:
+    """Request a change from all brokers that may have the message, and show the result.
+
+    CommandError if none has it as a pending message.
+    """
+    from delaymq.cli.target.every_broker import ask_every_broker
+
+    def ask(api: HttpApi) -> dict[str, Any] | ApiError:
+        try:
+            return api.post("delay/changes", body)
+        except ApiError as error:
+            if error.code not in (*FATES, *ABSENT):
+                raise
+            return error
+
+    found = ask_every_broker(where, is_single, ask)
+    done = {name: each for name, each in found.by_broker.items() if not isinstance(each, ApiError)}
+    refusals = [each for each in found.by_broker.values() if isinstance(each, ApiError)]
+    if not done:
+        # A broker that has had the message knows more than those that have not.
+        reason = next((each for each in refusals if each.code in FATES), refusals[0])
+        if not found.missing or reason.code in FATES:
+            raise reason
+        raise CommandError("; ".join([str(reason), *found.missing]), EXIT_UNREACHABLE)
+    for name, answer in done.items():
+        _show(name, answer, what, as_json)
+    if found.missing:
+        warn(f"the message is not changed where brokers do not answer: {'; '.join(found.missing)}")
+        raise typer.Exit(EXIT_UNREACHABLE)
+
+
+def _show(broker: str, answer: dict[str, Any], what: str, as_json: bool) -> None:
     if as_json:
-        print_json(answer)
+        print_json({**answer, "broker": broker})
         return
     changed, due_ms = answer.get("changed", 0), answer.get("dueMs")
     if not changed:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from enum import StrEnum
 from typing import Annotated, Any, Final
 
@@ -20,7 +19,6 @@ from delaymq.message.levels import delay_text, parse_delay_ms
 
 SHOWN_BAR: Final = 40
 """Length of the longest bar of the due time chart, in characters."""
-MAX_LISTED: Final = 1_000
 TIMED: Final = "timed"
 """In place of a level, for timed messages."""
 INCOMPLETE: Final = (
@@ -147,35 +145,19 @@ def pending(
     bucket: Annotated[
         str | None, typer.Option(metavar="TIME", help="Time range of each row: 10s, 1m, 1h; default: automatic.")
     ] = None,
-    messages: Annotated[
-        int | None,
-        typer.Option(
-            "--messages",
-            min=1,
-            max=MAX_LISTED,
-            help="List the N messages due next instead of counts; a broker returns at most 64.",
-        ),
-    ] = None,
     http: HttpAddress = None,
     token_file: TokenFile = None,
     context: ContextName = None,
     as_json: AsJson = False,
 ) -> None:
-    """Count pending messages by level, topic or due time, or list the messages due next.
+    """Count the pending messages of one broker by level, topic or due time.
 
-    Examples: delaymq delay pending --by topic; delaymq delay pending --by due --bucket 1m; delaymq delay pending
-    --messages 10 --topic Orders
+    Examples: delaymq delay pending --by topic; delaymq delay pending --by due --bucket 1m
     """
     if level is not None and kind is Kind.TIMED:
         raise CommandError("--level cannot be combined with --kind timed: timed messages have no level", EXIT_USAGE)
     api = HttpApi(target(http=http, token_file=token_file, context=context))
     kind_name = None if kind is None else kind.value  # omitted unless requested: older brokers reject it
-    if messages is not None:
-        if by is not By.LEVEL or bucket is not None:
-            raise CommandError("--messages cannot be combined with --by or --bucket", EXIT_USAGE)
-        answer = api.get("delay/pending/messages", level=level, kind=kind_name, topic=topic, limit=messages)
-        _list_messages(api, answer, messages, as_json)
-        return
     bucket_ms = _bucket_ms(by, bucket)
     answer = api.get("delay/pending", by=by.value, level=level, kind=kind_name, topic=topic, bucketMs=bucket_ms)
     if as_json:
@@ -232,44 +214,3 @@ def _span(row: dict[str, Any], as_of_ms: int) -> str:
     """Return the range of due times of a row; the last row may be open-ended."""
     begin = format_clock(row["fromMs"], as_of_ms)
     return f"{begin} to {format_clock(row['toMs'], as_of_ms)}" if "toMs" in row else f"{begin} and later"
-
-
-def _list_messages(api: HttpApi, answer: dict[str, Any], asked: int, as_json: bool) -> None:
-    with explain_bad_answers(api.url, "pending messages"):
-        notes = _omitted_note(answer, asked)
-        if as_json:
-            for message in answer["messages"]:
-                print_json(message)
-            for note in notes:
-                print(f"delaymq: {note}", file=sys.stderr)
-            return
-        as_of_ms = answer.get("asOfMs", 0)
-        rows = [
-            (
-                format_clock(each["dueMs"], as_of_ms),
-                each["topic"],
-                each["messageId"],
-                " ".join(each["keys"]),
-                str(each["delayLevel"] or TIMED),
-                str(each["bytes"]),
-            )
-            for each in answer["messages"]
-        ]
-        if rows:
-            console().print(table(("due", "topic", "unique id", "keys", "level", "bytes"), rows, left=4))
-        else:
-            console().print("no pending messages")
-        for note in notes:
-            console().print(note)
-
-
-def _omitted_note(answer: dict[str, Any], asked: int) -> list[str]:
-    """Return notes on messages missing from a list of pending messages."""
-    notes = []
-    if answer["truncated"]:
-        limit = answer["limit"]
-        why = f": a broker returns at most {limit}" if limit < asked else ""
-        notes.append(f"{len(answer['messages'])} of {answer['total']} pending messages are listed{why}")
-    if not answer["complete"]:
-        notes.append(INCOMPLETE)
-    return notes

@@ -148,13 +148,16 @@ class _Search:
     async def _read(self, is_wanted: Callable[[ReadRecord], bool], at_once: int) -> _Page:
         """Return the first messages after the position that `is_wanted` selects, of up to MAX_READ that are read."""
         messages: list[_Listed] = []
-        after, left = self._after, MAX_READ
+        after, left, slices = self._after, MAX_READ, TimeSlices()
         while len(messages) <= self._limit and left > 0:
             begin = self._begin if after is None else max(self._begin, (after[0], after[1] + 1))
             entries = await self._selection.first(at_once, begin, self._end)
             for entry, read in await self._records(entries):
+                await slices.yield_if_due()
                 if is_wanted(read):
                     messages.append(_Listed(entry[:2], row_of(self._api.broker, read, entry)))
+                    if len(messages) > self._limit:
+                        break
             if len(entries) < at_once:
                 after = None
                 break

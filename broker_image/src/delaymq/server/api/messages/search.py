@@ -357,7 +357,7 @@ async def find(api: Api, message_id: str, topic: str) -> ReadRecord:
     if offset is not None:
         read = await named(api, offset)
         if read is not None and offset_message_id(read.record.store_host, offset) == message_id.upper():
-            return read
+            return await _moved_to(api, read) or read
         if (
             offset < api.broker.store.min_offset
             and offset_message_id(api.broker.store_host, offset) == message_id.upper()
@@ -370,6 +370,21 @@ async def find(api: Api, message_id: str, topic: str) -> ReadRecord:
             )
     hint = f" in topic {topic!r}" if topic else ": a unique id requires its topic (?topic=…)"
     raise ApiError(404, "no_such_message", f"this broker has no message {message_id[:64]!r}{hint}")
+
+
+async def _moved_to(api: Api, read: ReadRecord) -> ReadRecord | None:
+    """Return the record by which a message with a level became a timed one; None if it did not."""
+    record = read.record
+    properties = decode_properties(record.raw_properties)
+    unique_id = properties.get(names.UNIQUE_KEY)
+    if record.topic != names.SCHEDULE_TOPIC or unique_id is None:
+        return None
+    for each in await by_unique_id(api, real_topic(record.topic, properties), unique_id):
+        mark = parse_mark(decode_properties(each.record.raw_properties).get(names.MARK, ""))
+        is_moved = mark is not None and (mark.queue_id, mark.queue_offset) == (record.queue_id, record.queue_offset)
+        if is_moved and each.record.topic == names.TIMER_TOPIC:
+            return each
+    return None
 
 
 async def named(api: Api, offset: int) -> ReadRecord | None:

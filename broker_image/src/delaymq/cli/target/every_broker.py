@@ -1,0 +1,130 @@
+"""HTTP APIs of the brokers of a cluster, found by the settings that the brokers return."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+from collections.abc import Callable
+from dataclasses import replace
+from threading import Event
+from typing import Final, Generic, NamedTuple, TypeAlias, TypeVar
+
+from delaymq.cli.errors import EXIT_UNREACHABLE, EXIT_USAGE, CommandError
+from delaymq.cli.target.connection import with_client
+from delaymq.cli.target.contexts import Target
+from delaymq.cli.target.http_api import HttpApi
+from delaymq.cli.terminal.output import counted
+from delaymq.client import Admin, Client, ClientError
+from delaymq.client.core.broker_delays import SETTING_OF_OURS
+from delaymq.client.core.network import split_address
+from delaymq.transport.addresses import host_and_port
+
+TIMEOUT_S: Final = 2.0
+"""Timeout of the request that identifies a broker."""
+MAX_BROKERS: Final = 32
+"""Maximum number of brokers that one command asks."""
+
+T = TypeVar("T")
+Identity: TypeAlias = tuple[str, str]
+"""Name of a broker, and the address that it advertises. Brokers of different clusters often have the same name."""
+
+
+class Answers(NamedTuple, Generic[T]):
+    """Answers of brokers."""
+
+    by_broker: dict[str, T]
+    """By the broker's name; by its address if it was given."""
+    missing: list[str]
+    """Sentences on brokers without an answer."""
+
+
+def ask_every_broker(where: Target, is_single: bool, ask: Callable[[HttpApi], T]) -> Answers[T]:
+    """Return what `ask`, which runs in threads, returns for each broker, or for that of `--http` if `is_single`.
+
+    CommandError if no broker answers, or if those that do reject the request as wrong.
+    """
+    if is_single:
+        api = HttpApi(where)
+        return Answers({api.url: ask(api)}, [])
+    answers: dict[str, T] = {}
+    missing: list[str] = []
+    wrong: list[CommandError] = []
+    stopped = Event()
+
+    async def work(client: Client) -> int:
+        masters = await Admin(client).masters()
+        given = await broker_at(where)
+        chosen = sorted(masters)[:MAX_BROKERS]
+        if left := len(masters) - len(chosen):
+            missing.append(f"{counted(left, 'more broker')} not asked")
+
+        async def at_broker(name: str) -> None:
+            try:
+                found = await http_of(client, where, (name, masters[name]), given)
+                if found is None:
+                    raise CommandError("it is not a DelayMQ broker")
+                answers[name] = await asyncio.to_thread(ask, HttpApi(found, is_stopped=stopped.is_set))
+            except (ClientError, CommandError) as error:
+                if isinstance(error, CommandError) and error.exit_code == EXIT_USAGE:
+                    wrong.append(error)
+                missing.append(f"no answer from broker {name} ({masters[name]}): {error}")
+
+        try:
+            await asyncio.gather(*map(at_broker, chosen))
+        finally:
+            stopped.set()  # Ctrl-C does not end the threads, and a list may have many pages
+        if wrong and not answers:
+            raise wrong[0]
+        return 0
+
+    try:
+        with_client(where, work)
+    except CommandError as error:
+        if error.exit_code != EXIT_UNREACHABLE:
+            raise
+        raise CommandError(f"{error} To ask one broker without a NameServer, use --http.", EXIT_UNREACHABLE) from error
+    if not answers:
+        raise CommandError("; ".join(sorted(missing)), EXIT_UNREACHABLE)
+    return Answers(dict(sorted(answers.items())), sorted(missing))
+
+
+async def broker_at(where: Target) -> Identity | None:
+    """Return the broker at `where.http`; None if no DelayMQ broker responds."""
+    try:
+        return await asyncio.to_thread(_identity, HttpApi(where, timeout_s=TIMEOUT_S))
+    except CommandError:
+        return None
+
+
+def _identity(api: HttpApi) -> Identity:
+    about = api.get("broker")
+    return str(about.get("brokerName")), str(about.get("address"))
+
+
+async def http_of(client: Client, where: Target, broker: Identity, given: Identity | None) -> Target | None:
+    """Return `where` with the HTTP address of a broker; None for a broker of RocketMQ. ClientError, CommandError.
+
+    Only the broker at `where.http` (`given`) receives the token, because a NameServer must not choose its recipient.
+    """
+    if broker == given:
+        return where
+    address = broker[1]
+    settings = await Admin(client).broker_config(address)
+    if SETTING_OF_OURS not in settings:
+        return None
+    where = replace(where, http=_url(settings, address), token="")
+    # 127.0.0.1 in the settings of another machine's broker would lead to a local broker.
+    if await asyncio.to_thread(_identity, HttpApi(where, timeout_s=TIMEOUT_S)) != broker:
+        raise CommandError(f"from this machine, {where.http} reaches another broker")
+    return where
+
+
+def _url(settings: dict[str, str], address: str) -> str:
+    port, host = settings[SETTING_OF_OURS], settings.get("httpHost", "")
+    if port == "0":
+        raise CommandError("its HTTP API is disabled (httpPort)")
+    try:
+        everywhere = ipaddress.ip_address(host).is_unspecified
+    except ValueError:
+        everywhere = not host
+    return f"http://{host_and_port(split_address(address)[0] if everywhere else host, int(port))}"

@@ -1,0 +1,132 @@
+"""`delaymq delay list`, `count`, `show` and changes, against a cluster of two brokers, one of which then stops."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from delaymq.cli.errors import EXIT_UNREACHABLE
+from delaymq_testing.cli_running import Done, SecondBroker, Standalone, called
+
+
+class Cluster:
+    """Runs commands against both brokers."""
+
+    def __init__(self, first: Standalone, second: Standalone) -> None:
+        self.first = first
+        self.second = second
+
+    def __call__(self, *words: str) -> Done:
+        return called("delay", *words, environment=self.first.environment)
+
+    def json(self, *words: str) -> list[dict[str, Any]]:
+        done = self(*words, "--json")
+        assert (done.code, done.err) == (0, ""), done
+        return [json.loads(line) for line in done.lines]
+
+    def send(self, at: Standalone, body: str, delay: str, *words: str) -> dict[str, Any]:
+        """Send to one of the brokers, by its HTTP API."""
+        from delaymq.cli.target.contexts import target
+        from delaymq.cli.target.http_api import HttpApi
+
+        api = HttpApi(target(http=at.environment["DELAYMQ_HTTP"]))
+        members = dict(zip(words[::2], words[1::2], strict=True))
+        return api.post("topics/Both/messages", {"body": body, "delayMs": int(delay), **members})
+
+
+def test_commands_ask_both_brokers_and_name_the_one_that_does_not_answer(tmp_path: Path) -> None:
+    for name in "ab":
+        (tmp_path / name).mkdir()
+    first = Standalone(tmp_path / "a")
+    with first.running():
+        second = SecondBroker(tmp_path / "b", first)
+        with second.running() as process:
+            cluster = Cluster(first, second)
+            expected = lists_merge_both_brokers(cluster)
+            changes_reach_the_broker_that_has_the_message(cluster)
+            other_cluster_with_a_broker_of_the_same_name_is_not_changed(cluster, tmp_path)
+            process.kill()
+            process.wait()
+            one_broker_is_missing(cluster, expected)
+
+
+def lists_merge_both_brokers(cluster: Cluster) -> list[str]:
+    first, second = cluster.first, cluster.second
+    sent = [
+        cluster.send(
+            (first, second)[number % 2], f"m{number}", str((10 - number) * 3_600_000), "tags", f"T{number % 3}"
+        )
+        for number in range(6)
+    ]
+    by_due = [each["messageId"] for each in reversed(sent)]
+    rows = cluster.json("list", "--topic", "Both")
+    assert [row["messageId"] for row in rows] == by_due
+    assert [row["broker"] for row in rows] == ["broker-b", "broker-a"] * 3
+    assert [row["messageId"] for row in cluster.json("list", "--tag", "T0")] == [by_due[2], by_due[5]]
+    soon = cluster.json("list", "--until", "in 7h 30m", "--from", "now")
+    assert [row["messageId"] for row in soon] == by_due[:3]
+    done = cluster("list", "--limit", "4")
+    assert done.lines[-1] == "4 of 6 pending messages are listed: list more with --limit, or later ones with --from"
+    [counted] = cluster.json("count", "--from", "in 7h 30m")
+    assert (counted["total"], counted["missing"]) == (3, [])
+    assert counted["brokers"] == [{"broker": "broker-a", "total": 2}, {"broker": "broker-b", "total": 1}]
+    assert cluster("count", "--tag", "T1").lines[-1] == "2 pending"
+    alone = cluster.json("count", "--http", second.environment["DELAYMQ_HTTP"])[0]
+    assert alone["total"] == 3
+    return by_due
+
+
+def changes_reach_the_broker_that_has_the_message(cluster: Cluster) -> None:
+    cluster.send(cluster.second, "keyed", "3600000", "delayKey", "order 1")
+    [life] = cluster.json("show", "Both", "--key", "order 1")
+    assert life["state"] == "pending"
+    [moved] = cluster.json("move", "Both", "--key", "order 1", "--after", "2h")
+    assert (moved["changed"], moved["broker"]) == (1, "broker-b")
+    assert "1 message touched, due at" in cluster("touch", "Both", "--key", "order 1").out
+    assert "1 message cancelled" in cluster("cancel", "Both", "--key", "order 1").out
+    assert "cancelled before" in cluster("cancel", "Both", "--key", "order 1").out
+    shown = cluster("show", "Both", "--key", "order 1").out
+    assert ": cancelled" in shown.splitlines()[0]
+    assert shown.count("moved") == 2
+    late = cluster("fire", "Both", "--key", "order 1")
+    assert (late.code, late.out) == (1, "")
+    assert "cancelled" in late.err
+    unknown = cluster("cancel", "Both", "--key", "never")
+    assert unknown.code == 1
+    assert "no pending message with this name is known" in unknown.err
+    assert cluster("show", "Both", "--id", "never").code == 1
+
+
+def other_cluster_with_a_broker_of_the_same_name_is_not_changed(cluster: Cluster, tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    other = Standalone(tmp_path / "other")
+    with other.running():
+        cluster.send(other, "elsewhere", "3600000", "delayKey", "order 2")
+        cluster.send(cluster.first, "here", "3600000", "delayKey", "order 2")
+        # As with DELAYMQ_HTTP of one cluster, and --namesrv of another.
+        mixed = {**cluster.first.environment, "DELAYMQ_HTTP": other.environment["DELAYMQ_HTTP"]}
+        done = called("delay", "cancel", "Both", "--key", "order 2", "--json", environment=mixed)
+        assert (done.code, json.loads(done.out)["changed"]) == (0, 1)
+        assert cluster("count", "--topic", "Both", "--key", "order 2").out.endswith("\n0 pending\n")
+        there = called("delay", "count", "--topic", "Both", "--key", "order 2", environment=other.environment)
+        assert there.out == "1 pending\n"
+
+
+def one_broker_is_missing(cluster: Cluster, by_due: list[str]) -> None:
+    done = cluster("list", "--topic", "Both", "--json")
+    assert done.code == EXIT_UNREACHABLE
+    assert [json.loads(line)["messageId"] for line in done.lines] == by_due[1::2]
+    assert "incomplete: no answer from broker broker-b (127.0.0.1:" in done.err
+    done = cluster("count")
+    assert (done.code, done.out) == (EXIT_UNREACHABLE, "3 pending\n")
+    # Unknown at one broker is not unknown in the cluster.
+    for words in (("cancel", "Both", "--key", "order 1"), ("show", "Both", "--key", "order 1")):
+        done = cluster(*words)
+        assert (done.code, done.out) == (EXIT_UNREACHABLE, "")
+        assert "no answer from broker broker-b" in done.err
+    alone = cluster("count", "--http", cluster.first.environment["DELAYMQ_HTTP"])
+    assert (alone.code, alone.out) == (0, "3 pending\n")
+    nobody = cluster("count", "--namesrv", "127.0.0.1:1")
+    assert nobody.code == EXIT_UNREACHABLE
+    assert "To ask one broker without a NameServer, use --http." in nobody.err
