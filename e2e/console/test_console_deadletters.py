@@ -25,7 +25,7 @@ def test_dead_letter_is_resent_and_its_group_receives_it_again(cluster: OurClust
     seen.page.get_by_role("button", name="Resend 1 …").click()
     dialog = seen.page.get_by_role("dialog", name=f"Resend 1 message to {GROUP}?")
     assert seen.nameless() == []
-    dialog.get_by_role("button", name="Cancel").click()
+    dialog.get_by_role("button", name="Close").click()
     expect(dialog).to_have_count(0)
     expect(seen.section("Resent now")).to_have_count(0)
 

@@ -37,7 +37,7 @@ export class DueChart {
   #shown = null;
 
   constructor() {
-    this.#svg = s("svg", { class: "due", role: "img", height: HEIGHT, width: "100%" });
+    this.#svg = s("svg", { class: "due", role: "group", height: HEIGHT, width: "100%" });
     this.element = h("figure", { class: "due-figure", "data-key": "due-chart" }, this.#svg);
     new ResizeObserver(() => {
       const width = Math.max(LEAST_WIDTH, this.element.clientWidth);
@@ -47,9 +47,12 @@ export class DueChart {
     }).observe(this.element);
   }
 
-  /** Draws `rows` ({fromMs, toMs, pending, nextDueMs}; the last may have no end) at `nowMs`, out of `total` messages. */
-  show({ rows, total, nowMs, windowMs, steps }) {
-    this.#shown = { rows, total, nowMs, windowMs, steps };
+  /**
+   * Draws `rows` ({fromMs, toMs, pending, nextDueMs}; the last may have no end) at `nowMs`, out of `total` messages.
+   * Each bar links to `placeOf(fromMs, toMs)`.
+   */
+  show({ rows, total, nowMs, windowMs, steps, placeOf }) {
+    this.#shown = { rows, total, nowMs, windowMs, steps, placeOf };
     const plot = { left: LEFT + OVERDUE_WIDTH, right: this.#width - RIGHT, bottom: HEIGHT - BOTTOM };
     const perMs = (plot.right - plot.left) / windowMs;
     // Messages that have just become due are being delivered, and are not overdue.
@@ -61,13 +64,13 @@ export class DueChart {
     const label = describe({ ahead, overdue, later, windowMs });
     this.#svg.setAttribute("viewBox", `0 0 ${this.#width} ${HEIGHT}`);
     this.#svg.setAttribute("aria-label", label);
-    morph(this.#moving, ahead.map((row) => bar(row, plot.left + (row.fromMs - nowMs) * perMs, perMs, y, plot.bottom)));
+    morph(this.#moving, ahead.map((row) => bar(row, placeOf(row.fromMs, row.toMs), plot.left + (row.fromMs - nowMs) * perMs, perMs, y, plot.bottom)));
     morph(
       this.#svg,
       s("defs", {}, s("clipPath", { id: "due-plot" }, s("rect", { x: plot.left, y: 0, width: plot.right - plot.left, height: HEIGHT }))),
       this.#grid(highest, y, plot),
       this.#ticks(windowMs, steps, plot),
-      overdue ? this.#overdue(overdue, y, plot.bottom) : null,
+      overdue ? this.#overdue(overdue, placeOf(null, nowMs), y, plot.bottom) : null,
       this.#plot,
       s("line", { class: "now", x1: plot.left, x2: plot.left, y1: TOP - 8, y2: plot.bottom + 5 }),
       later ? s("text", { class: "later", x: plot.right, y: TOP }, `${count(later)} later →`) : null,
@@ -83,12 +86,12 @@ export class DueChart {
     this.#animation = this.#moving.animate(steps, { duration: GLIDE_MS, fill: "forwards" });
   }
 
-  #overdue(overdue, y, bottom) {
+  #overdue(overdue, href, y, bottom) {
     const top = Math.min(y(overdue), bottom - 2);
     return s(
       "g",
       { "data-key": "overdue" },
-      s("rect", { class: "due-overdue", x: LEFT + 8, y: top, width: OVERDUE_WIDTH - 18, height: bottom - top, rx: 1.5 }, s("title", {}, `${counted(overdue, "message")} overdue`)),
+      s("a", { href, "aria-label": `${counted(overdue, "message")} overdue` }, s("rect", { class: "due-overdue", x: LEFT + 8, y: top, width: OVERDUE_WIDTH - 18, height: bottom - top, rx: 1.5 }, s("title", {}, `${counted(overdue, "message")} overdue`))),
       s("text", { class: "tick middle", x: LEFT + OVERDUE_WIDTH / 2 - 1, y: HEIGHT - 8 }, "overdue"),
     );
   }
@@ -116,14 +119,12 @@ export class DueChart {
   }
 }
 
-function bar(row, x, perMs, y, bottom) {
+function bar(row, href, x, perMs, y, bottom) {
   const width = Math.max(1.5, (row.toMs - row.fromMs) * perMs - GAP);
   const top = Math.min(y(row.pending), bottom - 2);
-  return s(
-    "rect",
-    { class: "due-bar", x: x.toFixed(1), y: top.toFixed(1), width: width.toFixed(1), height: (bottom - top).toFixed(1), rx: 1.5, "data-pending": row.pending, "data-key": row.toMs },
-    s("title", {}, `${counted(row.pending, "message")} due from ${iso(row.fromMs)} to ${iso(row.toMs)}`),
-  );
+  const title = `${counted(row.pending, "message")} due from ${iso(row.fromMs)} to ${iso(row.toMs)}`;
+  const shape = { class: "due-bar", x: x.toFixed(1), y: top.toFixed(1), width: width.toFixed(1), height: (bottom - top).toFixed(1), rx: 1.5, "data-pending": row.pending };
+  return s("a", { href, "aria-label": title, "data-key": row.toMs }, s("rect", shape, s("title", {}, title)));
 }
 
 /** The smallest window that shows 90 % of the messages. */

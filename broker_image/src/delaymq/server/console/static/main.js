@@ -10,6 +10,7 @@ import { groupScreen, groupsScreen } from "./screen-groups.js";
 import { messageScreen } from "./screen-message.js";
 import { messagesScreen } from "./screen-messages.js";
 import { overviewScreen } from "./screen-overview.js";
+import { pendingScreen } from "./screen-pending.js";
 import { topicScreen, topicsScreen } from "./screen-topics.js";
 import { View } from "./view.js";
 
@@ -18,7 +19,7 @@ const SCREENS = {
   overview: [overviewScreen, overviewScreen],
   topics: [topicsScreen, topicScreen],
   groups: [groupsScreen, groupScreen],
-  delays: [delaysScreen, delaysScreen],
+  delays: [delaysScreen, pendingScreen],
   messages: [messagesScreen, messageScreen],
   deadletters: [deadLettersScreen, deadLetterGroupScreen],
 };

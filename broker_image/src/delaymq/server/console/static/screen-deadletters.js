@@ -1,7 +1,8 @@
 // Dead letters: the groups that have any, and one group's dead letters, which can be resent.
 
 import { get, post } from "./api.js";
-import { h, morph } from "./dom.js";
+import { confirmDialog } from "./dialog.js";
+import { h } from "./dom.js";
 import { count, counted, time } from "./format.js";
 import { Pages, PAGE_ROWS } from "./paging.js";
 import { badge, empty, heading, link, loading, place, section, table } from "./parts.js";
@@ -166,26 +167,16 @@ class DeadLetterGroup {
   #confirm() {
     const chosen = this.#messages.filter((each) => this.#selected.has(each.offsetMessageId)).slice(0, MOST_AT_ONCE);
     const again = chosen.filter((each) => typeof each.resentMs === "number");
-    const dialog = h("dialog", { "aria-labelledby": "confirm-title", onclose: () => dialog.remove() });
-    const resend = () => {
-      dialog.close();
-      this.#resend(chosen, again.length > 0);
-    };
-    morph(
-      dialog,
-      h("h2", { id: "confirm-title" }, `Resend ${counted(chosen.length, "message")} to ${this.#group}?`),
+    confirmDialog(
+      this.#view,
+      {
+        title: `Resend ${counted(chosen.length, "message")} to ${this.#group}?`,
+        action: again.length ? "Resend again" : "Resend",
+        act: () => this.#resend(chosen, again.length > 0),
+      },
       h("p", {}, "Only this group receives them again. The dead letters are kept."),
       again.length ? h("p", { class: "warn-text" }, `${counted(again.length, "message")} of these ${again.length === 1 ? "was" : "were"} resent before, and may be processed twice.`) : null,
-      h(
-        "div",
-        { class: "actions" },
-        h("button", { type: "button", class: "primary", onclick: resend }, again.length ? "Resend again" : "Resend"),
-        h("button", { type: "button", onclick: () => dialog.close() }, "Cancel"),
-      ),
     );
-    document.body.append(dialog);
-    this.#view.signal.addEventListener("abort", () => dialog.close());
-    dialog.showModal();
   }
 
   async #resend(chosen, again) {

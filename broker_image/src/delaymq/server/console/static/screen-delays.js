@@ -24,6 +24,7 @@ export function delaysScreen(view, { parameters }) {
   let chosen = WINDOWS.find(({ name }) => name === parameters.get("window")) ?? null;
   let topics = null;
   let latest = null;
+  const placeOf = (from, end) => place(["delays", "list"], { ...filter, from, until: end });
   const choose = (name) => {
     chosen = WINDOWS.find((each) => each.name === name);
     history.replaceState(null, "", place(["delays"], { ...filter, window: name }));
@@ -32,7 +33,7 @@ export function delaysScreen(view, { parameters }) {
   const draw = () => {
     if (latest === null) return;
     const { delay, due, next, ofTopic } = latest;
-    chart.show({ rows: due.rows, total: due.total, nowMs: brokerNow(), windowMs: chosen.windowMs, steps: chosen.steps });
+    chart.show({ rows: due.rows, total: due.total, nowMs: brokerNow(), windowMs: chosen.windowMs, steps: chosen.steps, placeOf });
     view.render(
       heading("Delays", choice("Time window", WINDOWS.map(({ name }) => [name, name]), chosen.name, choose)),
       held(delay.held),
@@ -223,7 +224,7 @@ function nextMessages(next, filter) {
   }));
   return [
     table("next", columns, rows, { caption: "Messages that are due next" }),
-    next.truncated ? note(`${count(messages.length)} of ${count(total)} pending messages.`) : null,
+    next.truncated ? note(`${count(messages.length)} of ${count(total)} pending messages. `, link(place(["delays", "list"], filter), "Show all")) : null,
   ];
 }
 

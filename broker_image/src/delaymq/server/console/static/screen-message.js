@@ -1,6 +1,7 @@
 // One message: its details, its body, and its history.
 
 import { brokerNow, get } from "./api.js";
+import { DelayActions } from "./delay-actions.js";
 import { h } from "./dom.js";
 import { bytes, count, duration, time, until } from "./format.js";
 import { empty, facts, groupLink, heading, loading, section, table, topicLink } from "./parts.js";
@@ -28,6 +29,10 @@ export function messageScreen(view, { name, parameters }) {
   const topic = parameters.get("topic");
   let isRaw = false;
   let message = null;
+  const actions = new DelayActions(view, () => {
+    draw();
+    refresh();
+  });
   const draw = () => {
     view.render(
       heading("Message", stateBadge(message.state)),
@@ -38,12 +43,13 @@ export function messageScreen(view, { name, parameters }) {
         section("History", {}, life(message)),
         section("Details", {}, about(message)),
       ),
+      actions.section(message),
       section("Body", { beside: formatChoice(message, isRaw, (raw) => { isRaw = raw; draw(); }) }, body(message, isRaw)),
       section("Properties", {}, properties(message)),
     );
   };
   view.render(heading("Message"), h("p", { class: "id subtitle", "data-key": "id" }, name), loading());
-  view.poll(POLL_MS, async (signal) => {
+  const refresh = view.poll(POLL_MS, async (signal) => {
     message = await get(`messages/${encodeURIComponent(name)}`, { topic }, signal);
     draw();
   });

@@ -1,0 +1,101 @@
+// Pending messages in the order of their due times, with filters and pages.
+
+import { brokerNow, get } from "./api.js";
+import { h } from "./dom.js";
+import { asInput, time, until } from "./format.js";
+import { Pages, PAGE_ROWS } from "./paging.js";
+import { empty, heading, link, loading, note, place, table, topicLink } from "./parts.js";
+import { messageLink } from "./screen-messages.js";
+
+const POLL_MS = 4_000;
+// The broker reads some thousand messages per request in search of a tag; so many requests are made for one page.
+const MOST_REQUESTS = 10;
+
+/** #/delays/list?topic=NAME&key=KEY&tag=TAG&from=MS&until=MS&level=N&kind=timed */
+export function pendingScreen(view, { parameters }) {
+  const wanted = Object.fromEntries(["topic", "key", "tag", "from", "until", "level", "kind"].map((name) => [name, parameters.get(name)]));
+  const head = heading("Pending messages", link(place(["delays"], { topic: wanted.topic, level: wanted.level, kind: wanted.kind }), "Chart"));
+  const form = filterForm(wanted);
+  if (wanted.key && !wanted.topic) {
+    view.render(head, form, empty("To search for a key, enter the topic, too."));
+    return;
+  }
+  const pages = new Pages(() => refresh());
+  view.render(head, form, loading());
+  const refresh = view.poll(POLL_MS, async (signal) => {
+    const answer = await page(wanted, pages.after, signal);
+    view.render(
+      head,
+      form,
+      limits(wanted),
+      answer.messages.length ? pendingTable(answer.messages) : empty(answer.next ? "No message matches among those examined so far." : "No pending message matches."),
+      answer.complete ? null : note("The broker is still loading messages from before its start: this page is incomplete."),
+      pages.controls("messages", answer.messages.length, answer.next, answer.total),
+    );
+  });
+}
+
+async function page({ topic, key, tag, from, until: end, level, kind }, after, signal) {
+  let answer = { next: after };
+  for (let requests = 0; requests < MOST_REQUESTS; requests += 1) {
+    answer = await get("delay/pending/messages", { topic, key, tag, fromMs: from, untilMs: end, level, kind, after: answer.next, limit: PAGE_ROWS }, signal);
+    if (answer.messages.length || !answer.next) break;
+  }
+  return answer;
+}
+
+function filterForm(wanted) {
+  const field = (name, label, properties) =>
+    h("div", { class: "field" }, h("label", { for: `filter-${name}` }, label), h("input", { id: `filter-${name}`, name, autocomplete: "off", spellcheck: "false", ...properties }));
+  const submit = (event) => {
+    event.preventDefault();
+    const values = new FormData(event.currentTarget);
+    const at = (name) => (values.get(name) ? new Date(values.get(name)).getTime() : null);
+    const text = (name) => values.get(name).trim();
+    location.hash = place(["delays", "list"], { ...wanted, topic: text("topic"), key: text("key"), tag: text("tag"), from: at("from"), until: at("until") });
+  };
+  const number = (value) => (value && /^\d{1,15}$/.test(value) ? Number(value) : null);
+  return h(
+    "form",
+    { class: "form", "data-key": "filter", role: "search", onsubmit: submit },
+    field("topic", "Topic", { value: wanted.topic }),
+    field("key", "Key", { value: wanted.key, placeholder: "DELAY_KEY, key or unique id" }),
+    field("tag", "Tag", { value: wanted.tag }),
+    field("from", "Due from", { type: "datetime-local", step: 1, value: asInput(number(wanted.from)) }),
+    field("until", "until", { type: "datetime-local", step: 1, value: asInput(number(wanted.until)) }),
+    h("button", { type: "submit", class: "primary" }, "Filter"),
+  );
+}
+
+function limits({ level, kind, ...rest }) {
+  if (!level && !kind) return null;
+  const what = level ? `level ${level}` : kind === "timed" ? "timed messages" : "messages with a level";
+  return h("p", { class: "note", "data-key": "limits" }, `Only ${what}. `, link(place(["delays", "list"], rest), "Show all"));
+}
+
+function pendingTable(messages) {
+  const columns = [
+    { title: "Due" },
+    { title: "At", wide: true },
+    { title: "Topic" },
+    { title: "Delay key" },
+    { title: "Keys", wide: true },
+    { title: "Tag", wide: true },
+    { title: "Level", numeric: true, wide: true },
+    { title: "Message" },
+  ];
+  const rows = messages.map((each) => ({
+    key: each.offsetMessageId,
+    cells: [
+      h("span", { class: "nowrap" }, until(each.dueMs - brokerNow())),
+      time(each.dueMs),
+      topicLink(each.topic),
+      each.properties.DELAY_KEY ?? "",
+      each.keys.join(" "),
+      each.tags ?? "",
+      each.delayLevel || "timed",
+      messageLink(each),
+    ],
+  }));
+  return table("pending", columns, rows, { caption: "Pending messages" });
+}
