@@ -23,11 +23,13 @@ VARYING = (
     r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}",
     r"\d\d:\d\d:\d\d(?:\.\d{3})?",
     r"[0-9A-F]{32}",
+    r"\b\d{13}\b",
     r"[\d.]+ m?s\b",
     r"broker-a, queue \d+, offset \d+",
     r"broker-a, queue \d+",
+    r"recall handle [\w+/=-]+",
 )
-"""Values that vary between runs: times, IDs, durations, chosen queues."""
+"""Values that vary between runs: times, IDs, durations, chosen queues, recall handles."""
 COUNT = r"\b\d+\b"
 """Values that vary when the page is followed twice: counts of messages, dead letters and so on."""
 PATIENCE = ("producer.start();", "producer.setSendMsgTimeout(15_000); producer.start();")

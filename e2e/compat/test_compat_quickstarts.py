@@ -69,6 +69,14 @@ def test_page_for_rocketmq_users_runs_as_printed(page_run: PageRun, tmp_path: Pa
     assert "mqadmin topicStatus" in commands
 
 
+def test_page_on_distant_messages_runs_as_printed(page_run: PageRun, tmp_path: Path) -> None:
+    _put_rocketmq_there(page_run, tmp_path / "bin")
+    page_run.follow_twice(DOCS / "schedule-far-ahead.md")
+    commands = "".join(page_run.ran)
+    for part in ("delaymq delay cancel", "curl", "reminder.py", "Reminder.java"):
+        assert commands.count(part) >= 2, part
+
+
 def _put_rocketmq_there(run: PageRun, programs: Path) -> None:
     """Provide the reader's environment: client libraries, as Maven copies them to lib, and RocketMQ's mqadmin."""
     run.folder.mkdir()
