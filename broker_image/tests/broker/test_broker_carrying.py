@@ -7,6 +7,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from delaymq.broker.delivery.timed import carrying
 from delaymq.broker.opening import open_broker
 from delaymq.message import names
 from delaymq.message.marks import parse_due
@@ -446,9 +447,15 @@ def test_moved_message_is_carried_with_its_new_due_time_and_found_afterwards(
         assert delivered(harness)[len(before) :] == expected, day
 
 
-def test_unreadable_record_of_a_moved_message_is_given_up(harness: Harness, disk: Disk) -> None:
+@pytest.mark.parametrize("at_once", [1, 3, 1_000])
+def test_unreadable_record_of_a_moved_message_is_given_up(
+    harness: Harness, disk: Disk, monkeypatch: pytest.MonkeyPatch, at_once: int
+) -> None:
+    monkeypatch.setattr(carrying, "_SEARCHED_AT_ONCE", at_once)
     send(harness, "lost", harness.clock() + 30 * DAY_MS)
     change(harness, "move", "lost", TIMER_DELAY_SEC=str(20 * 86_400))
+    for number in range(10):
+        send(harness, f"other {number}", harness.clock() + (10 + number) * DAY_MS)
     note_times(harness, disk)
     fill(harness, 2)
     harness.flush()
@@ -457,7 +464,7 @@ def test_unreadable_record_of_a_moved_message_is_given_up(harness: Harness, disk
     data[120] ^= 1
     path.write_bytes(data)
     harness.clock.advance(4 * DAY_MS)
-    carry(harness, 5)
+    carry(harness, 50)
     clean(harness)
     assert harness.broker.store.min_offset >= SEGMENT_BYTES
-    assert (harness.broker.delivery.pending_total(), harness.broker.delivery.counters.corrupt) == (0, 1)
+    assert (harness.broker.delivery.pending_total(), harness.broker.delivery.counters.corrupt) == (10, 1)

@@ -8,67 +8,30 @@ import pytest
 from delaymq.broker.opening import open_broker
 from delaymq.broker.requests.results import Deferred
 from delaymq.message import names
-from delaymq.message.record import Record
 from delaymq.message.timed_marks import parse_own_due, parse_own_mark
 from delaymq.protocol.batch import BatchMessage, encode_batch
 from delaymq.protocol.codes import RequestCode, ResponseCode
-from delaymq.protocol.command import Response
 from delaymq.store.errors import RecordTooLargeError
 from delaymq.store.reader import StoreReader
 from delaymq.store.tools.rocketmq_compat import prospect_for_rocketmq
 from delaymq.store.tools.timed_messages import TimedMessages
 from delaymq.store.tools.verify import verify
+from delaymq_testing.broker.changing import (
+    ILLEGAL,
+    NOT_DONE,
+    SUCCESS,
+    Open,
+    act,
+    deliver,
+    recall,
+    recall_request,
+    records,
+    schedule,
+    send,
+)
 from delaymq_testing.broker.guarded import Guarded
 from delaymq_testing.broker.harness import Harness, response_of, send_fields
 from delaymq_testing.broker.transactions import COMMIT, TOPIC, Transacting
-
-Open = Callable[..., Harness]
-SUCCESS, ILLEGAL = ResponseCode.SUCCESS, ResponseCode.MESSAGE_ILLEGAL
-NOT_DONE = ResponseCode.ILLEGAL_OPERATION
-HOUR_MS = 3_600_000
-
-
-def send(harness: Harness, body: str = "m", topic: str = "Orders", **properties: str) -> Response:
-    return response_of(harness.send(topic, body.encode(), {"UNIQ_KEY": f"id-{body}", **properties}))
-
-
-def schedule(harness: Harness, body: str = "m", topic: str = "Orders", **properties: str) -> Response:
-    answer = send(harness, body, topic, **{"TIMER_DELAY_MS": "60000", **properties})
-    assert answer.code == SUCCESS, answer.remark
-    return answer
-
-
-def act(harness: Harness, action: str, topic: str = "Orders", **properties: str) -> Response:
-    properties = {"UNIQ_KEY": "action", "DELAY_ACTION": action, **properties}
-    return response_of(harness.send(topic, b"ignored", properties))
-
-
-def recall_request(topic: str, handle: str) -> tuple[int, dict[str, str]]:
-    return RequestCode.RECALL_MESSAGE, {"producerGroup": "g", "topic": topic, "recallHandle": handle}
-
-
-def recall(harness: Harness, handle: str, topic: str = "Orders") -> Response:
-    return response_of(harness.ask(*recall_request(topic, handle)))
-
-
-def records(harness: Harness, topic: str, queue_id: int = 0) -> list[Record]:
-    store = harness.broker.store
-    found = []
-    for offset in range(store.next_queue_offset(topic, queue_id)):
-        record = store.record_at(int.from_bytes(store.read_entries(topic, queue_id, offset, 1)[:8], "big"))
-        assert record is not None
-        found.append(record)
-    return found
-
-
-def deliver(harness: Harness, after_ms: int = 0) -> list[str]:
-    """Hands over what is due after a time; bodies in topic Orders, queue 0."""
-    harness.clock.advance(after_ms)
-    harness.flush()
-    while harness.broker.hand_over(harness.clock(), 64):
-        harness.flush()
-    return [record.body.decode() for record in records(harness, "Orders")]
-
 
 # Single changes.
 

@@ -7,7 +7,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from delaymq.broker.delivery import Delivery, hand_over, recovery
+from delaymq.broker.delivery import Delivery, delay_rewrite, hand_over, recovery
 from delaymq.broker.delivery.changes import changes, fates, lookup
 from delaymq.broker.delivery.changes.changes import Changed, Changes, moved_record
 from delaymq.broker.delivery.changes.lookup import Found, Lookup, stated_by
@@ -186,6 +186,7 @@ BUGS: dict[str, tuple[object, str, object]] = {
     "a change that the store rejected is made": (Changes, "_append", _appended_anyway),
     "a change whose later step failed is not made": (Changes, "_append", _appended_or_raised),
     "late messages are delivered although they expired": (hand_over, "expiry_ms", _nothing),
+    "a message that will be dropped keeps another one out": (delay_rewrite, "expiry_ms", _nothing),
     "delivered messages are unknown": (fates, "_delivered", _nothing),
 }
 

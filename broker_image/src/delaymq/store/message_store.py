@@ -306,6 +306,11 @@ class MessageStore(LogAppender):
             yield from self._index.steps(topic, key, begin_ms, end_ms)
 
     @property
+    def index_files(self) -> int:
+        """Number of files of the index of keys."""
+        return len(self._index.files) if self._index is not None else 0
+
+    @property
     def has_all_keys(self) -> bool:
         """Whether the index contains the keys of all records in the log."""
         return self._index is not None and self._index.is_complete

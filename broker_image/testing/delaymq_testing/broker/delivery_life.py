@@ -53,6 +53,11 @@ class Sent:
     def now(self) -> Fact:
         return self.facts[-1]
 
+    def is_too_late(self, now_ms: int) -> bool:
+        """Whether it will be dropped as soon as deliveries continue."""
+        due_ms = self.now.due_ms
+        return due_ms is not None and self.expire_ms is not None and now_ms - due_ms > self.expire_ms
+
 
 class Life:
     """One store, driven at random; `sent` are the messages that the log must still know."""
@@ -126,6 +131,7 @@ class Life:
             sent.key = more["DELAY_KEY"] = self.random.choice("abc")
             more["DELAY_ON_SAME_KEY"] = self.random.choice(["replace", "keep", "refuse"])
         earlier = self.with_key(topic, sent.key)
+        is_too_late = earlier is not None and earlier.is_too_late(self.bench.now_ms)
         account, refusal = self.random.choice(["", "ann"]), None
         try:
             self.bench.send_timed(body, due_ms, topic=topic, account=account, **more)  # type: ignore[arg-type]
@@ -133,12 +139,13 @@ class Life:
             refusal = error
         if refusal is not None:
             assert earlier is not None, "a key is pending although no message has it"
+            assert not is_too_late, "a message that will be dropped keeps another one out"
             assert refusal.is_kept is (more["DELAY_ON_SAME_KEY"] == "keep")
             assert refusal.pending.due_ms == earlier.now.due_ms
             return
         end = len(self.bench.store.log)
         if earlier is not None:
-            assert more["DELAY_ON_SAME_KEY"] == "replace"
+            assert is_too_late or more["DELAY_ON_SAME_KEY"] == "replace"
             earlier.facts.append(earlier.now._replace(end=end, due_ms=None))
         sent.facts.append(Fact(end, due_ms, TIMELINE_QUEUE, place, due_ms - self.bench.now_ms))
         self.sent[body] = sent

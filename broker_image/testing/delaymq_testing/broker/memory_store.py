@@ -122,6 +122,7 @@ class MemoryStore:
         return len(self.log)
 
     has_all_keys = True
+    index_files = 0
 
     def raise_format_version(self, version: int) -> None:
         self.format_version = max(self.format_version, version)

@@ -7,14 +7,22 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from delaymq.broker.delivery.status import DeliveryCounters
-from delaymq.broker.delivery.timed.requests import OnSameKey, check_expiry, delay_key, on_same_key, requested_time
+from delaymq.broker.delivery.timed.requests import (
+    OnSameKey,
+    check_expiry,
+    delay_key,
+    expiry_ms,
+    on_same_key,
+    requested_time,
+    state_delay,
+)
 from delaymq.clock import utc_time
 from delaymq.message import names
-from delaymq.message.errors import IllegalMessageError
+from delaymq.message.errors import IllegalMessageError, KeysUnknownError
 from delaymq.message.levels import DelayLevels, queue_of_level
 from delaymq.message.marks import DUE_WIDTH, MARK_WIDTH, format_due
 from delaymq.message.properties import MAX_PROPERTIES_BYTES, encode_properties
-from delaymq.message.record import record_bytes
+from delaymq.message.record import Record, record_bytes
 from delaymq.message.timed_marks import Statement, first_due, replacing_due
 from delaymq.store.errors import StoreFailedError
 from delaymq.store.layout import CHANGED_VERSION, TIMED_VERSION
@@ -73,21 +81,10 @@ def strip_own(properties: dict[str, str]) -> None:
             del properties[name]
 
 
-def check_half(properties: dict[str, str]) -> None:
-    """Raise IllegalMessageError if a half message could not be committed because of its DELAY_KEY."""
-    if requested_level(properties) or not _SCHEDULES.isdisjoint(properties):
-        check_expiry(properties)
-        if delay_key(properties) is not None and on_same_key(properties) is not OnSameKey.REPLACE:
-            raise IllegalMessageError(
-                f"a transaction cannot have {names.DELAY_ON_SAME_KEY}={on_same_key(properties)} because its commit must"
-                " succeed: use replace"
-            )
-
-
 def _drop_level(properties: dict[str, str], delay_ms: int) -> None:
     """Replace a delay level by a delay, because levels have neither keys nor limits of lateness."""
     if requested_level(properties):
-        properties[names.TIMER_DELAY_MS] = str(delay_ms)
+        state_delay(properties, delay_ms)
     properties.pop(names.DELAY, None)
 
 
@@ -141,8 +138,8 @@ class DelayIngress:
         self._throttled = throttled
         self._store = store
         self._may_state = store.format_version >= TIMED_VERSION
-        self.with_key: Callable[[str, str], Pending | None] = lambda topic, key: None
-        """Returns the pending message of a topic with a DELAY_KEY."""
+        self.with_key: Callable[[str, str], tuple[Record, Pending] | None] = lambda topic, key: None
+        """Returns the pending message of a topic with a DELAY_KEY, and the record that holds it."""
         self.on_first_timed: Callable[[], object] | None = None
         """Called before the first timed message is stored."""
 
@@ -199,17 +196,32 @@ class DelayIngress:
         return due_ms if due_ms > now_ms else None
 
     def prepare_timed(
-        self, properties: dict[str, str], topic: str, queue_id: int, due_ms: int, account: str = ""
+        self,
+        properties: dict[str, str],
+        topic: str,
+        queue_id: int,
+        due_ms: int,
+        account: str = "",
+        *,
+        is_commit: bool = False,
     ) -> Statement:
         """Change the properties of a message to those with which it is stored in the timer topic, queue 0.
 
+        `is_commit`: if the index of keys is incomplete, the message loses its key, because a commit must succeed.
         Returns the statement of the record. Raises IllegalMessageError if the message cannot be delayed, and StoreError
         if the store cannot be marked as one with timed messages; `properties` is then unchanged.
         """
         replaced, key = None, delay_key(properties)
         check_expiry(properties)
         if key is not None:
-            replaced = self._replaced(properties, topic, key)
+            try:
+                replaced = self._replaced(properties, topic, key)
+            except KeysUnknownError as error:
+                if not is_commit:
+                    raise
+                del properties[names.DELAY_KEY]
+                text = "a message is committed without its DELAY_KEY %s: %s"
+                self._throttled.warning(text, key, error, topic=topic, **about_message(properties))
         if replaced is None:
             statement = first_due(due_ms)
         else:
@@ -238,10 +250,16 @@ class DelayIngress:
         """Return the pending message that a new one with the same key replaces. KeyPendingError."""
         treatment = on_same_key(properties)
         try:
-            pending = self.with_key(topic, key)
+            found = self.with_key(topic, key)
         except OSError as error:
             raise StoreFailedError(f"the index of pending messages cannot be read ({error})") from error
-        if pending is None or treatment is OnSameKey.REPLACE:
+        if found is None:
+            return None
+        record, pending = found
+        limit_ms = expiry_ms(record.properties)
+        # A message that is already too late will be dropped.
+        is_too_late = limit_ms is not None and self._now_ms() - pending.due_ms > limit_ms
+        if treatment is OnSameKey.REPLACE or is_too_late:
             return pending
         raise KeyPendingError(key, pending, is_kept=treatment is OnSameKey.KEEP)
 
@@ -264,6 +282,24 @@ class DelayIngress:
                 f"the message would take up to {size} bytes when delivered, but only {most} fit in a"
                 " log segment (mappedFileSizeCommitLog): send a smaller message"
             )
+
+    def check_half(self, properties: dict[str, str]) -> None:
+        """Raise IllegalMessageError if a half message could not be committed because of its DELAY_KEY."""
+        if requested_level(properties) or not _SCHEDULES.isdisjoint(properties):
+            check_expiry(properties)
+            if delay_key(properties) is None:
+                return
+            if not self._store.has_all_keys:
+                raise KeysUnknownError(
+                    f"a transaction with {names.DELAY_KEY} needs the index of keys, which is incomplete: set"
+                    " messageIndexEnable=true, and restart the broker if it has run out of memory or disk space"
+                )
+            treatment = on_same_key(properties)
+            if treatment is not OnSameKey.REPLACE:
+                raise IllegalMessageError(
+                    f"a transaction cannot have {names.DELAY_ON_SAME_KEY}={treatment} because its commit must"
+                    " succeed: use replace"
+                )
 
     def check_level(self, level: int) -> None:
         """Raise IllegalMessageError if a producer's message of `level` is to be rejected."""

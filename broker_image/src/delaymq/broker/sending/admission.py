@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 from delaymq.broker.delivery.delay_rewrite import (
     TIMED_ROOM_BYTES,
     KeyPendingError,
-    check_half,
     requested_level,
     strip_own,
 )
@@ -125,7 +124,7 @@ def _half(
     """Return topic, queue and properties of a half message. Raises RequestError if its commit could not be stored."""
     try:
         broker.delivery.ingress.check_level(level)
-        check_half(properties)
+        broker.delivery.ingress.check_half(properties)
     except IllegalMessageError as error:
         raise message_illegal(str(error)) from error
     return broker.transactions.prepare(properties, topic, queue_id)

@@ -85,7 +85,7 @@ class EndTransaction:
         due_ms = self._ingress.requested_time(properties, level, is_commit=True)
         if due_ms is not None:
             properties.pop(names.DELAY_ON_SAME_KEY, None)  # a commit must not fail, so it replaces
-            statement = self._ingress.prepare_timed(properties, topic, queue_id, due_ms)
+            statement = self._ingress.prepare_timed(properties, topic, queue_id, due_ms, is_commit=True)
             topic, queue_id = names.TIMER_TOPIC, 0
         elif level > 0:
             topic, queue_id, properties = self._ingress.prepare(properties, topic, queue_id, level, retry=True)

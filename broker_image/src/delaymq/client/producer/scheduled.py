@@ -79,6 +79,8 @@ class DelayChanges:
         client, new_topic_queues = self._client, self._options.new_topic_queues
         route = client.known_route(topic) or await client.route_to_send(topic, new_topic_queues)
         failure: ClientError | None = None
+        # A broker may know an earlier message with this key, while a later one is pending at another broker.
+        known: Changed | NotPendingError | None = None
         for queue, address in _in_order(route, key, broker_name):
             try:
                 await client.delays.require_changes(address)
@@ -90,11 +92,21 @@ class DelayChanges:
                 failure = error
                 continue
             if answer.code in _DONE:
-                return _changed(address, answer, queue.broker_name)
+                done = _changed(address, answer, queue.broker_name)
+                if done.messages or key is None:
+                    return done
+                known = known or done
+                continue
             if answer.code != ResponseCode.ILLEGAL_OPERATION:
                 raise refusal(address, answer)
             if answer.fields.get("delayFate", _UNKNOWN) != _UNKNOWN:
-                raise _not_pending(answer, queue.broker_name)
+                known = known or _not_pending(answer, queue.broker_name)
+                if key is None:
+                    break
+        if isinstance(known, Changed):
+            return known
+        if known is not None:
+            raise known
         if failure is not None:
             # The broker that did not answer may have the message.
             raise SendError(topic, 1, failure) from failure

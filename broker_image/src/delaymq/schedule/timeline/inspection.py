@@ -309,9 +309,9 @@ def find_identities(timeline: Timeline, wanted: Collection[int]) -> dict[int, Pe
     return {entry.identity: entry for entry in _all(timeline) if entry.identity in wanted}
 
 
-def find_held_at(timeline: Timeline, record: int) -> Pending | None:
-    """Return the pending message that the record at an offset holds, for which all are read. OSError, damage."""
-    return next((entry for entry in _all(timeline) if entry.record == record), None)
+def find_held_at(timeline: Timeline, record: int) -> Iterator[Pending | None]:
+    """Yield the pending message that the record at an offset holds, and None after each other one. OSError, damage."""
+    return (entry if entry.record == record else None for entry in _all(timeline))
 
 
 def _all(timeline: Timeline) -> Iterator[Pending]:

@@ -11,7 +11,7 @@ from delaymq.broker.delivery.copies import mark_alone
 from delaymq.broker.delivery.queue_state import QueueState
 from delaymq.broker.delivery.reader import DeliveryStore
 from delaymq.broker.delivery.status import DeliveryCounters
-from delaymq.broker.delivery.timed.requests import TimeRequest, requested_time
+from delaymq.broker.delivery.timed.requests import TimeRequest, requested_time, state_delay
 from delaymq.message import names
 from delaymq.message.errors import IllegalMessageError
 from delaymq.message.levels import DelayLevels
@@ -218,7 +218,7 @@ def moved_record(record: Record, due_ms: int, delay_ms: int) -> NewRecord:
     place = record.physical_offset
     properties[names.MARK] = str(Mark(MarkKind.RESCHEDULED, record.queue_id, record.queue_offset, place))
     properties[names.TIMER_OUT_MS] = str(due_ms)
-    properties[names.TIMER_DELAY_MS] = str(delay_ms)
+    state_delay(properties, delay_ms)
     return NewRecord(
         names.TIMER_TOPIC,
         0,

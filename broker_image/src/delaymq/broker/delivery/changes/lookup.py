@@ -18,10 +18,10 @@ from delaymq.store.layout import CHANGED_VERSION
 
 _ANY_TIME: Final = (0, (1 << 63) - 1)
 MAX_RECORDS: Final = 64
-"""Records with one unique id that are considered, the newest first: a producer's retries, and records that carry a
-message forward."""
+"""Maximum records with one unique id: a producer's retries, and records that carry a message forward."""
 _MAX_STEPS: Final = 64
-"""Steps of 64 index entries: about 10 ms. Clients choose keys, and could choose many with one hash."""
+"""Steps of 64 index entries, besides the one that each file takes: about 10 ms. Clients choose keys, and could choose
+many with one hash."""
 
 
 class Found(NamedTuple):
@@ -56,12 +56,12 @@ class Lookup:
                 "the index of keys is incomplete: set messageIndexEnable=true, and restart the broker if it has run out"
                 " of memory or disk space"
             )
-        steps = 0
+        steps, most = 0, _MAX_STEPS + self._store.index_files
         try:
             for offset in self._store.index_steps(topic, key, *_ANY_TIME):
                 if offset is None:
                     steps += 1
-                    if steps > _MAX_STEPS:
+                    if steps > most:
                         raise KeysUnknownError("the index contains too many keys with the same hash: use another key")
                     continue
                 record = self._store.record_at(offset)
@@ -71,15 +71,17 @@ class Lookup:
             raise KeysUnknownError(f"the index of keys cannot be read: {error}") from error
 
     def with_unique_id(self, topic: str, unique_id: str) -> list[Record]:
-        """Return the newest records of delayed messages for `topic` with this unique id. KeysUnknownError."""
+        """Return the records of delayed messages of a topic with this unique id, the newest first. KeysUnknownError."""
         found: list[Record] = []
         for delayed in (names.TIMER_TOPIC, names.SCHEDULE_TOPIC):
             for record in self.records(delayed, unique_id):
                 properties = record.properties
                 if properties.get(names.UNIQUE_KEY) == unique_id and properties.get(names.REAL_TOPIC) == topic:
-                    found.append(record)
                     if len(found) >= MAX_RECORDS:
-                        return found
+                        raise KeysUnknownError(
+                            f"more than {MAX_RECORDS} records have this unique id: name the message by its DELAY_KEY"
+                        )
+                    found.append(record)
         return found
 
     def with_key(self, topic: str, key: str) -> Record | None:
@@ -114,10 +116,10 @@ class Lookup:
         pending = self.pending_in(record) if record is not None else None
         return [Found(record, pending)] if record is not None and pending is not None else [], record
 
-    def pending_with_key(self, topic: str, key: str) -> Pending | None:
+    def pending_with_key(self, topic: str, key: str) -> Found | None:
         """Return the pending message with a DELAY_KEY. KeysUnknownError, OSError, TimelineDamagedError."""
-        record = self.with_key(topic, key)
-        return self.pending_in(record) if record is not None else None
+        found, _ = self.pending_by_key(topic, key)
+        return found[0] if found else None
 
     def pending_in(self, record: Record) -> Pending | None:
         """Return the pending message that a record holds, or held before it was carried forward.

@@ -8,7 +8,8 @@ record in it holds a pending message, as of a time up to which the log is on dis
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
 from typing import TYPE_CHECKING, Final, Protocol
 
 from delaymq.broker.delivery.level_entries import find_held
@@ -34,6 +35,11 @@ _ENTRIES: Final = 256
 """Entries of a queue that one step reads."""
 _CARRIED_AT_ONCE: Final = 16
 """Messages that one step carries: some 2 ms."""
+_EXAMINED_AT_ONCE: Final = 32
+"""Records that one step reads and searches for in the index of keys: some milliseconds."""
+_SEARCHED_AT_ONCE: Final = 1_000
+"""Pending messages that one step compares with an unreadable record."""
+_NO_SEARCH: Final[tuple[int, Iterator[Pending | None]]] = -1, iter(())
 _SOON_MS: Final = 600_000
 """Messages due within this time are not carried, because they are delivered before their segment is deleted. Messages
 that have been overdue for longer are paused or cannot be delivered."""
@@ -86,6 +92,10 @@ class Carrier:
         self._throttled = ThrottledLogger(logging.getLogger(__name__), now_ms)
         self._expired = ExpiredLog(0, 0, is_urgent=False)
         self._expired_at_ms: int | None = None
+        self._examined = 0
+        """Records that this step has read."""
+        self._search: tuple[int, Iterator[Pending | None]] = _NO_SEARCH
+        """Search for the message that an unreadable record holds, and the offset of that record."""
         self._left: list[tuple[str, int]] = []
         """Queues that the pass over all queues has not completed; the last one is in progress at `_offset`."""
         self._offset = 0
@@ -168,11 +178,11 @@ class Carrier:
     def _carry_some(self, end: int, now_ms: int) -> bool:
         topic, queue_id = self._left[-1]
         entries = self._store.read_entries(topic, queue_id, self._offset, _ENTRIES)
-        carried = 0
+        carried, self._examined = 0, 0
         for place, size, due_ms in ENTRY.iter_unpack(entries[: len(entries) // ENTRY_BYTES * ENTRY_BYTES]):
             if place >= end:
                 return self._end_queue(now_ms)
-            if carried >= _CARRIED_AT_ONCE or self._allowance_bytes <= 0:
+            if carried >= _CARRIED_AT_ONCE or self._examined >= _EXAMINED_AT_ONCE or self._allowance_bytes <= 0:
                 return True
             if place >= self._store.min_offset and size != BLANK_SIZE:
                 try:
@@ -182,13 +192,18 @@ class Carrier:
                     self._left.clear()
                     self._pass_at_ms = now_ms + _PASS_INTERVAL_MS
                     return False
+                if written is None:
+                    return True
                 carried += written > 0
                 self._allowance_bytes -= written
             self._offset += 1
         return True if entries else self._end_queue(now_ms)
 
-    def _carry_if_pending(self, topic: str, queue_id: int, place: int, due_ms: int, now_ms: int) -> int:
-        """Carry the message of the entry at `_offset`, if it is pending; return the size of the new record."""
+    def _carry_if_pending(self, topic: str, queue_id: int, place: int, due_ms: int, now_ms: int) -> int | None:
+        """Carry the message of the entry at `_offset`, if it is pending; return the size of the new record.
+
+        None: the entry has to be examined further.
+        """
         is_timed = topic == names.TIMER_TOPIC
         if not is_timed:
             if self._offset in self._queues[queue_id].settled:
@@ -196,10 +211,10 @@ class Carrier:
             due_ms = self._reader.due_ms(queue_id, self._offset, due_ms)
         if not self._timeline.holders.at(place) or (due_ms < self._earliest_due_ms and not self._may_be_moved):
             return 0
+        self._examined += 1
         record = self._store.record_at(place)
         if record is None:
-            self._give_up_at(place, due_ms, now_ms)
-            return 0
+            return 0 if self._give_up_at(place, due_ms, now_ms) else None
         pending = self._held_by(record) if is_timed else find_held(self._timeline, record, due_ms)
         if pending is None or (not self._expired.is_urgent and abs(pending.due_ms - now_ms) < _SOON_MS):
             return 0
@@ -236,13 +251,26 @@ class Carrier:
             return None
         return pending if pending is not None and pending.record == record.physical_offset else None
 
-    def _give_up_at(self, place: int, due_ms: int, now_ms: int) -> None:
-        """End the message of an unreadable record, which would keep its segment and all later ones."""
-        pending = held_at(self._timeline, place, due_ms)
-        if pending is None and self._may_be_moved:
-            pending = find_held_at(self._timeline, place)
+    def _give_up_at(self, place: int, due_ms: int, now_ms: int) -> bool:
+        """End the message of an unreadable record, which would keep its segment and all later ones.
+
+        Returns whether this is done. The search for a message that was moved takes many steps.
+        """
+        searched, search = self._search
+        pending = None
+        if searched != place:
+            pending = held_at(self._timeline, place, due_ms)
+            searched, search = place, find_held_at(self._timeline, place) if self._may_be_moved else iter(())
+        if pending is None:
+            some = [*islice(search, _SEARCHED_AT_ONCE)]
+            pending = next((entry for entry in some if entry is not None), None)
+            if pending is None and len(some) == _SEARCHED_AT_ONCE:
+                self._search = searched, search
+                return False
+        self._search = _NO_SEARCH
         if pending is not None:
             self._give_up(pending, now_ms)
+        return True
 
 
 def carried_level_record(record: Record, pending: Pending, queue_offset: int, now_ms: int) -> NewRecord:

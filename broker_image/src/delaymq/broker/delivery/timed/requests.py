@@ -157,7 +157,8 @@ class RecallHandle(NamedTuple):
 def read_recall_handle(handle: str) -> RecallHandle:
     """Return the content of a recall handle. IllegalMessageError."""
     try:
-        words = urlsafe_b64decode(handle.encode("ascii") + b"=" * (-len(handle) % 4)).decode().split(" ")
+        data = urlsafe_b64decode(handle.encode("ascii") + b"=" * (-len(handle) % 4))
+        words = data.decode(errors="surrogateescape").split(" ")
     except (ValueError, UnicodeError):
         words = []
     if len(words) < 5 or words[0] != "v1":
@@ -165,6 +166,15 @@ def read_recall_handle(handle: str) -> RecallHandle:
     return RecallHandle(words[1], " ".join(words[2:-2]), words[-1])  # a broker's name may contain spaces
 
 
+def state_delay(properties: dict[str, str], delay_ms: int) -> None:
+    """Replace all requests for a due time by one for a delay."""
+    for name in names.TIMER_PROPERTIES:
+        properties.pop(name, None)
+    properties[names.TIMER_DELAY_MS] = str(delay_ms)
+
+
 def recall_handle(topic: str, broker_name: str, due_ms: int, unique_key: str) -> str:
     """Return the handle by which clients of RocketMQ 5.3 name a pending message."""
-    return urlsafe_b64encode(f"v1 {topic} {broker_name} {due_ms} {unique_key}".encode()).decode("ascii")
+    return urlsafe_b64encode(f"v1 {topic} {broker_name} {due_ms} {unique_key}".encode(errors="surrogateescape")).decode(
+        "ascii"
+    )

@@ -225,7 +225,7 @@ def _lives(api: HttpApi, topic: str, key: str | None, message_id: str | None) ->
         if message_id is not None:
             return [api.get(f"messages/{quote(message_id, safe='')}", topic=topic)]
         with explain_bad_answers(api.url, "messages"):
-            # The search for messages that have ended may be cut off by other messages with this key.
+            # Other messages with this key may displace the message from the search for messages that have ended.
             for path in ("delay/pending/messages", "messages"):
                 for row in api.get(path, topic=topic, key=key)["messages"]:
                     if row["properties"].get("DELAY_KEY") == key:
