@@ -31,6 +31,7 @@ from delaymq_testing.store.timed_records import TimedStore
 
 GROUP = "payers"
 COMMIT, ROLLBACK = 8, 12
+MAX_CARRIES = 50
 OPTIONS = StoreOptions(
     commit_log_file_bytes=32_768,
     consume_queue_file_bytes=2_000,
@@ -202,6 +203,15 @@ class Workload:
             self.clock.now_ms += 1
         self.broker.store.set_options(OPTIONS)
 
+    def carry_a_level(self) -> None:
+        """Carry until the log contains a carried message with a delay level: not every order of steps leads to one."""
+        for _ in range(MAX_CARRIES):
+            if any(":carried:" in record.properties.get("__DMQ_MARK", "") for record in read_log(self.path)):
+                return
+            for step in [self.delayed] * 5 + [self.plain] * 20 + [self.carry]:
+                step()
+        raise AssertionError("no message with a delay level was carried")
+
     def snapshot(self) -> None:
         persist(self.broker, self.clock)
         self.broker.delivery.close()  # flushes, and writes delayOffset.json
@@ -242,6 +252,8 @@ def build(folder: Path, files: Any, seed: int, *, small: bool = False) -> list[T
     work.round(small=small)
     work.snapshot()
     work.round(small=small)
+    if not small:
+        work.carry_a_level()
     persist(work.broker, work.clock)
     work.broker.store.abandon()
     killed = work.files_now()

@@ -31,7 +31,7 @@ MAX_LISTED: Final = 100
 """Maximum messages per page."""
 MAX_READ: Final = 2_000
 """Maximum messages that one request reads in search of a tag or key: 0.1 s."""
-_READ_AT_ONCE: Final = 1_000
+_READ_AT_ONCE: Final = 500
 _MAX_WITH_KEY: Final = 1_000
 """Up to this many records with a key are found by the index of keys."""
 _TOKEN: Final = r"^[0-9]+\.[0-9]+\.[0-9a-f]{8}$"
