@@ -84,6 +84,14 @@ def carry(harness: Harness, rounds: int = 2_000) -> None:
         harness.clock.advance(20)
 
 
+def damage_first_record(harness: Harness) -> None:
+    harness.flush()
+    path = Path(harness.config.store_path_root_dir, "commitlog", f"{0:020d}")
+    data = bytearray(path.read_bytes())
+    data[120] ^= 1
+    path.write_bytes(data)
+
+
 def clean(harness: Harness) -> None:
     harness.flush()
     for _ in range(3):
@@ -277,11 +285,7 @@ def test_unreadable_record_of_a_pending_message_is_given_up(harness: Harness, di
     send(harness, "lost", harness.clock() + 30 * DAY_MS)
     note_times(harness, disk)
     fill(harness, 2)
-    harness.flush()
-    path = Path(harness.config.store_path_root_dir, "commitlog", f"{0:020d}")
-    data = bytearray(path.read_bytes())
-    data[120] ^= 1
-    path.write_bytes(data)
+    damage_first_record(harness)
     harness.clock.advance(4 * DAY_MS)
     carry(harness, 5)
     clean(harness)
@@ -458,11 +462,7 @@ def test_unreadable_record_of_a_moved_message_is_given_up(
         send(harness, f"other {number}", harness.clock() + (10 + number) * DAY_MS)
     note_times(harness, disk)
     fill(harness, 2)
-    harness.flush()
-    path = Path(harness.config.store_path_root_dir, "commitlog", f"{0:020d}")
-    data = bytearray(path.read_bytes())
-    data[120] ^= 1
-    path.write_bytes(data)
+    damage_first_record(harness)
     harness.clock.advance(4 * DAY_MS)
     carry(harness, 50)
     clean(harness)

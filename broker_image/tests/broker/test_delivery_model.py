@@ -128,7 +128,7 @@ def _moved_without_mark(*given: Any) -> NewRecord:
 
 
 def _carried_with_first_due(record: Record, pending: Pending) -> NewRecord:
-    return carried_record(record, pending._replace(due_ms=stated_by(record)[1]))
+    return carried_record(record, pending._replace(due_ms=stated_by(record.properties, record.physical_offset)[1]))
 
 
 def _appended_anyway(self: Changes, record: NewRecord) -> tuple[int, int]:

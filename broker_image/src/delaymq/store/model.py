@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol, runtime_checkable
 
+from delaymq.message.record import Record
 from delaymq.message.timed_marks import Statement
 
 
@@ -33,6 +34,38 @@ class NewRecord(NamedTuple):
     """CRC of the body as in a record, if it is known from one."""
     uses_reserve: bool = False
     """Whether the record may use the space that is reserved for carrying messages forward on a full disk."""
+
+
+def again(
+    record: Record,
+    topic: str,
+    queue_id: int,
+    properties: dict[str, str],
+    statement: Statement | None,
+    *,
+    property_bytes: bytes | None = None,
+    body_crc: int | None = None,
+    uses_reserve: bool = False,
+) -> NewRecord:
+    """Return a record of the log as it is to be stored again, in a queue and with properties of its own."""
+    return NewRecord(
+        topic,
+        queue_id,
+        record.body,
+        properties,
+        record.flag,
+        record.sys_flag,
+        record.born_timestamp_ms,
+        record.born_host,
+        record.store_host,
+        record.reconsume_times,
+        record.prepared_transaction_offset,
+        is_copy=True,
+        statement=statement,
+        property_bytes=property_bytes,
+        body_crc=body_crc,
+        uses_reserve=uses_reserve,
+    )
 
 
 class Dispatched(NamedTuple):

@@ -201,7 +201,7 @@ class Life:
             return
         finally:
             self.bench.store.refuse = self.bench.store.fail_after = lambda message: None
-        assert outcome.is_done or not pending, f"{request} found nothing: {outcome}"
+        assert outcome.fate is None or not pending, f"{request} found nothing: {outcome}"
         assert len(outcome.changed) == len(pending), "another number of messages was changed"
         by_place = {each.now.place: each for each in pending}
         for changed in outcome.changed:
@@ -234,7 +234,7 @@ class Life:
             expected = FateKind.DELIVERED
         elif body in self.bench.expired():
             expected = FateKind.EXPIRED
-        elif request.action is Action.CANCEL and outcome.is_done:
+        elif request.action is Action.CANCEL and outcome.fate is None:
             expected = None
         else:
             expected = FateKind.CANCELLED

@@ -14,7 +14,7 @@ from delaymq.message.properties import MAX_PROPERTIES_BYTES
 from delaymq.message.record import Record
 from delaymq.message.timed_marks import Statement, TimedMarkKind, end_of
 from delaymq.schedule.timeline import Pending
-from delaymq.store.model import NewRecord
+from delaymq.store.model import NewRecord, again
 
 _CLOSED = frozenset({names.SCHEDULE_TOPIC, names.TIMER_TOPIC, names.OP_HALF_TOPIC, names.MARKS_TOPIC})
 """Topics that only the broker writes to. Delayed messages must not be delivered to them. The half topic is RocketMQ's
@@ -164,23 +164,8 @@ def _copy(
     statement: Statement | None,
     property_bytes: bytes | None = None,
 ) -> NewRecord:
-    return NewRecord(
-        topic,
-        queue_id,
-        record.body,
-        properties,
-        record.flag,
-        record.sys_flag,
-        record.born_timestamp_ms,
-        record.born_host,
-        record.store_host,
-        record.reconsume_times,
-        record.prepared_transaction_offset,
-        is_copy=True,
-        statement=statement,
-        property_bytes=property_bytes,
-        body_crc=record.body_crc,
-    )
+    crc = record.body_crc
+    return again(record, topic, queue_id, properties, statement, property_bytes=property_bytes, body_crc=crc)
 
 
 def mark_of_unreadable(queue_id: int, offset: int, physical_offset: int, now_ms: int, host: bytes) -> NewRecord:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
+from delaymq.broker.delivery.reader import require_all_keys
 from delaymq.broker.delivery.status import DeliveryCounters
 from delaymq.broker.delivery.timed.requests import (
     OnSameKey,
@@ -39,8 +40,6 @@ TIMED_ROOM_BYTES = 256
 """Additional properties that later records of a timed message may need: a mark, or the details of a carried one."""
 _MAX_NON_BODY_BYTES = 128 + names.MAX_TOPIC_LENGTH + MAX_PROPERTIES_BYTES
 """Maximum size of a record without its body: fixed fields, topic, properties."""
-_MANAGED = frozenset((names.DELAY_KEY, names.DELAY_EXPIRE_MS))
-"""Properties with which a message with a delay level is stored as a timed message."""
 _SCHEDULES = frozenset(names.TIMER_PROPERTIES)
 _INTEGER = re.compile(r"[+-]?[0-9]{1,10}\Z")
 _MAX_INT = 2**31 - 1
@@ -177,7 +176,7 @@ class DelayIngress:
         Raises IllegalMessageError if the request is invalid or exceeds timerMaxDelaySec. A commit must not fail because
         of a limit that was lowered.
         """
-        is_managed = not _MANAGED.isdisjoint(properties)
+        is_managed = not names.MANAGED_DELAY.isdisjoint(properties)
         if level and is_managed:
             if not is_commit:
                 self.check_level(level)
@@ -289,11 +288,7 @@ class DelayIngress:
             check_expiry(properties)
             if delay_key(properties) is None:
                 return
-            if not self._store.has_all_keys:
-                raise KeysUnknownError(
-                    f"a transaction with {names.DELAY_KEY} needs the index of keys, which is incomplete: set"
-                    " messageIndexEnable=true, and restart the broker if it has run out of memory or disk space"
-                )
+            require_all_keys(self._store)
             treatment = on_same_key(properties)
             if treatment is not OnSameKey.REPLACE:
                 raise IllegalMessageError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple, Protocol, TypeAlias, TypeVar
 
-from delaymq.message.errors import RecordError
+from delaymq.message.errors import KeysUnknownError, RecordError
 from delaymq.message.levels import DelayLevels, level_of_queue, queue_of_level
 from delaymq.message.marks import parse_due
 from delaymq.message.names import DELAY, DUE, SCHEDULE_TOPIC, TIMER_TOPIC
@@ -84,6 +84,15 @@ class DeliveryStore(Protocol):
 
 QueueEntry: TypeAlias = tuple[int, int, int]
 """Physical offset, size and tags code, which is a due time in ms."""
+
+
+def require_all_keys(store: DeliveryStore) -> None:
+    """Raise KeysUnknownError if the index of keys does not contain the keys of all records."""
+    if not store.has_all_keys:
+        raise KeysUnknownError(
+            "the index of keys is incomplete: set messageIndexEnable=true, and restart the broker if it has run out of"
+            " memory or disk space"
+        )
 
 
 class Place(NamedTuple):

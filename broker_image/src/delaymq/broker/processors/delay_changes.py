@@ -9,12 +9,12 @@ from delaymq.broker.delivery.changes.changes import Requester
 from delaymq.broker.delivery.changes.fates import UNKNOWN, Fate
 from delaymq.broker.delivery.changes.requests import Action, ChangeRequest, Outcome, perform, request_of
 from delaymq.broker.delivery.timed.requests import read_recall_handle
+from delaymq.broker.processors.accounts import account_of
 from delaymq.broker.requests.errors import message_illegal, no_permission, store_refusal, topic_missing, unavailable
 from delaymq.broker.requests.results import Deferred
 from delaymq.message.errors import IllegalMessageError
 from delaymq.protocol.codes import ResponseCode
 from delaymq.protocol.command import Command, Response
-from delaymq.protocol.credential_fields import ACCESS_KEY
 from delaymq.protocol.headers import RecallMessageRequestHeader
 from delaymq.store.errors import StoreError
 
@@ -60,8 +60,7 @@ def change_by_message(
 
 def requester_of(broker: Broker, session: Session, command: Command) -> Requester:
     """Return the client that sent a request."""
-    account = command.fields.get(ACCESS_KEY, "") if broker.access is not None else ""
-    return Requester(account, session.remote_host)
+    return Requester(account_of(broker, command), session.remote_host)
 
 
 def make_change(broker: Broker, request: ChangeRequest, requester: Requester) -> Outcome:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from delaymq.broker.delivery.delay_rewrite import KeyPendingError
 from delaymq.broker.delivery.timed.requests import recall_handle
+from delaymq.broker.processors.accounts import account_of
 from delaymq.broker.processors.batched import BATCHED_AT_ONCE, Batch
 from delaymq.broker.processors.delay_changes import change_by_message
 from delaymq.broker.processors.retries import own_retry, without_transaction
@@ -30,7 +31,6 @@ from delaymq.protocol.batch import read_batch
 from delaymq.protocol.bodies import TopicConfig
 from delaymq.protocol.codes import ResponseCode
 from delaymq.protocol.command import Command, Response
-from delaymq.protocol.credential_fields import ACCESS_KEY
 from delaymq.protocol.headers import SendMessageRequestHeader, SendMessageRequestHeaderV2
 from delaymq.store.errors import StoreError
 from delaymq.store.model import NewRecord
@@ -144,11 +144,6 @@ def _kept(broker: Broker, topic: str, queue_id: int, pending: Pending) -> Respon
     if broker.waits_for_flush:
         return _when_flushed(broker, answer, pending.record + pending.size)
     return Response(0, None, answer)
-
-
-def account_of(broker: Broker, command: Command) -> str:
-    """Return the account that sent a request; empty without access control."""
-    return command.fields.get(ACCESS_KEY, "") if broker.access is not None else ""
 
 
 def place(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Final
 
 import msgspec
 
@@ -18,8 +17,6 @@ from delaymq.message import names
 from delaymq.message.ids import UniqueIds
 from delaymq.protocol.bodies import MessageQueue
 from delaymq.protocol.command import Command
-
-_MANAGED: Final = frozenset((names.DELAY_KEY, names.DELAY_EXPIRE_MS))
 
 
 class Outgoing(msgspec.Struct, frozen=True):
@@ -94,7 +91,7 @@ async def outgoing_message(
     is_reply = properties.get(names.MESSAGE_TYPE) == REPLY
     return Outgoing(
         message.topic, message_id, keys, body, text, schedule, message.flag, sys_flag, is_reply=is_reply,
-        is_managed=own is not None and not _MANAGED.isdisjoint(own),
+        is_managed=own is not None and not names.MANAGED_DELAY.isdisjoint(own),
     )  # fmt: skip
 
 

@@ -111,14 +111,3 @@ class Compaction:
         self._timeline.replace(merge.inputs, run)
         self._merges.remove(merge)
         self.is_planned = False
-
-    def merge_all(self) -> None:
-        """Merge all runs into one, without interruption. OSError, TimelineDamagedError."""
-        timeline = self._timeline
-        while self.step():
-            pass
-        timeline.freeze()
-        if len(timeline.runs) > 1 or any(not run.is_plain for run in timeline.runs):
-            self._begin(list(timeline.runs))
-            while self.step():
-                pass

@@ -47,10 +47,6 @@ class Holders:
         segments = -(-offset // self.segment_bytes)
         return sum(count for segment, count in self._counts.items() if segment < segments)
 
-    def clear(self) -> None:
-        """Set all counts to zero."""
-        self._counts.clear()
-
     def state(self) -> dict[str, object]:
         """Return the state as JSON-compatible data."""
         return {"segmentBytes": self.segment_bytes, "counts": list(self._counts.items())}

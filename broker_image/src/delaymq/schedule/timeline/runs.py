@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from array import array
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from typing import Final, NamedTuple
@@ -95,14 +96,7 @@ class Run:
 
     def find(self, first: int, end: int, key: tuple[int, int]) -> int:
         """Return the index of the first entry in first…end whose key is at least `key`, or `end`."""
-        wanted = KEY.pack(*key)
-        while first < end:
-            middle = (first + end) // 2
-            if self._key_bytes(middle) < wanted:
-                first = middle + 1
-            else:
-                end = middle
-        return first
+        return bisect_left(range(end), KEY.pack(*key), first, end, key=self._key_bytes) if first < end else first
 
 
 class FileRun(Run):
@@ -116,7 +110,7 @@ class FileRun(Run):
         file: RunFile,
         sections: Sequence[Section],
         checksums: Sequence[int],
-        starts: bytearray,
+        starts: bytes,
         *,
         is_plain: bool,
     ) -> None:
@@ -168,22 +162,14 @@ class FileRun(Run):
             return super().find(first, end, key)
         # The first block that begins in the range and not before the key.
         low, high = first // BLOCK_ENTRIES + 1, (end - 1) // BLOCK_ENTRIES + 1
-        while low < high:
-            middle = (low + high) // 2
-            if starts[middle * KEY_BYTES : (middle + 1) * KEY_BYTES] < wanted:
-                low = middle + 1
-            else:
-                high = middle
-        first, end = max(first, (low - 1) * BLOCK_ENTRIES), min(end, low * BLOCK_ENTRIES)
-        data, base = self.read(first, end - first), first
-        while first < end:
-            middle = (first + end) // 2
-            at = (middle - base) * ENTRY_BYTES
-            if data[at : at + KEY_BYTES] < wanted:
-                first = middle + 1
-            else:
-                end = middle
-        return first
+        block = bisect_left(
+            range(high), wanted, low, high, key=lambda each: starts[each * KEY_BYTES : (each + 1) * KEY_BYTES]
+        )
+        first, end = max(first, (block - 1) * BLOCK_ENTRIES), min(end, block * BLOCK_ENTRIES)
+        data, count = self.read(first, end - first), end - first
+        return first + bisect_left(
+            range(count), wanted, key=lambda each: data[each * ENTRY_BYTES : each * ENTRY_BYTES + KEY_BYTES]
+        )
 
     def _key_bytes(self, index: int) -> bytes:
         # Unverified: the entry is then read with the checksum of its block.
@@ -197,7 +183,7 @@ class FileRun(Run):
         starts = bytearray()
         for block in range(0, len(self._checksums), _READ_BLOCKS):
             _add_starts(starts, self._verified(block, min(_READ_BLOCKS, len(self._checksums) - block)))
-        self._starts = starts
+        self._starts = bytes(starts)
 
 
 def open_run(name: str, file: RunFile, *, is_plain: bool) -> FileRun:
@@ -217,7 +203,7 @@ def open_run(name: str, file: RunFile, *, is_plain: bool) -> FileRun:
     sections = sections_of(_SECTION.iter_unpack(tail[blocks * _CRC_BYTES :]))
     if (sections[-1].end if sections else 0) != count:
         raise TimelineDamagedError(f"the sections of {name} have another number of entries than the file")
-    run = FileRun(name, file, sections, array("I", checksums), bytearray(), is_plain=is_plain)
+    run = FileRun(name, file, sections, array("I", checksums), b"", is_plain=is_plain)
     run.is_synced = True
     return run
 
@@ -267,7 +253,7 @@ class RunWriter:
         self._file.pwrite(tail, HEADER_BYTES + self._written)
         header = _HEADER.pack(_MAGIC, count, len(sections), _checksum(count, len(sections), tail))
         self._file.pwrite(header.ljust(HEADER_BYTES, b"\0"), 0)
-        return FileRun(self.name, self._file, sections, self._checksums, self._starts, is_plain=is_plain)
+        return FileRun(self.name, self._file, sections, self._checksums, bytes(self._starts), is_plain=is_plain)
 
 
 def _add_starts(starts: bytearray, data: bytes) -> None:

@@ -21,7 +21,7 @@ from delaymq.message.timed_marks import TimedMark, TimedMarkKind, first_due
 from delaymq.schedule.timeline import Pending, Timeline
 from delaymq.schedule.timeline.inspection import unused_due_ms
 from delaymq.store.layout import CHANGED_VERSION
-from delaymq.store.model import NewRecord
+from delaymq.store.model import NewRecord, again
 from delaymq.throttled_log import ThrottledLogger
 
 
@@ -219,18 +219,4 @@ def moved_record(record: Record, due_ms: int, delay_ms: int) -> NewRecord:
     properties[names.MARK] = str(Mark(MarkKind.RESCHEDULED, record.queue_id, record.queue_offset, place))
     properties[names.TIMER_OUT_MS] = str(due_ms)
     state_delay(properties, delay_ms)
-    return NewRecord(
-        names.TIMER_TOPIC,
-        0,
-        record.body,
-        properties,
-        record.flag,
-        record.sys_flag,
-        record.born_timestamp_ms,
-        record.born_host,
-        record.store_host,
-        record.reconsume_times,
-        record.prepared_transaction_offset,
-        is_copy=True,
-        statement=first_due(due_ms),
-    )
+    return again(record, names.TIMER_TOPIC, 0, properties, first_due(due_ms))

@@ -86,7 +86,7 @@ def _delivered(lookup: Lookup, record: Record, identity: int) -> Fate | None:
     if unique_id is None:
         return None
     for copy in lookup.records(topic, unique_id):
-        mark = mark_in(copy)
+        mark = mark_in(copy.properties, copy.physical_offset)
         if mark is not None:
             is_copy = mark.identity == identity
         else:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final, NamedTuple
 
 from delaymq.broker.delivery.level_entries import carried_from, find_held
-from delaymq.broker.delivery.reader import DeliveryStore, ScheduleReader
+from delaymq.broker.delivery.reader import DeliveryStore, ScheduleReader, require_all_keys
 from delaymq.broker.delivery.timed.replay import own_due, own_mark
 from delaymq.message import names
 from delaymq.message.errors import KeysUnknownError, NewerFormError
@@ -51,11 +51,7 @@ class Lookup:
 
     def records(self, topic: str, key: str) -> Iterator[Record]:
         """Yield the records of a topic that may have a key, the newest first; hashes may collide. KeysUnknownError."""
-        if not self._store.has_all_keys:
-            raise KeysUnknownError(
-                "the index of keys is incomplete: set messageIndexEnable=true, and restart the broker if it has run out"
-                " of memory or disk space"
-            )
+        require_all_keys(self._store)
         steps, most = 0, _MAX_STEPS + self._store.index_files
         try:
             for offset in self._store.index_steps(topic, key, *_ANY_TIME):
@@ -136,12 +132,12 @@ class Lookup:
         return find_held(self._timeline, record, self._reader.due_ms(record.queue_id, record.queue_offset, entry[2]))
 
     def _timed(self, record: Record) -> Pending | None:
-        identity, due_ms = stated_by(record)
-        timeline = self._timeline
+        properties, timeline = record.properties, self._timeline
+        identity, due_ms = stated_by(properties, record.physical_offset)
         pending = timeline.taken(identity)
         if pending is not None:
             return pending
-        partition = timeline.partitions.find(record.properties.get(names.REAL_TOPIC, ""))
+        partition = timeline.partitions.find(properties.get(names.REAL_TOPIC, ""))
         if partition is None:
             return None
         pending = timeline.find(due_ms, identity, partition)
@@ -159,29 +155,28 @@ class Lookup:
     def newest_mark_record(self, identity: int) -> tuple[Record, TimedMark] | None:
         """Return the record of the newest mark without a copy about a message, and the mark. KeysUnknownError."""
         for record in self.records(names.MARKS_TOPIC, str(identity)):
-            mark = mark_in(record)
+            mark = mark_in(record.properties, record.physical_offset)
             if mark is not None and mark.identity == identity:
                 return record, mark
         return None
 
 
-def stated_by(record: Record) -> tuple[int, int]:
-    """Return identity and due time in ms that a record of the timer topic states."""
-    text, place = record.properties.get(names.DUE, ""), record.physical_offset
+def stated_by(properties: Mapping[str, str], place: int) -> tuple[int, int]:
+    """Return identity and due time in ms that the record of the timer topic at `place` states."""
     try:
-        due = own_due(text, place)
+        due = own_due(properties.get(names.DUE, ""), place)
     except NewerFormError:
         due = None
     if due is not None:
         return due.identity, due.due_ms
-    out_ms = record.properties.get(names.TIMER_OUT_MS, "")
+    out_ms = properties.get(names.TIMER_OUT_MS, "")
     return place, int(out_ms) if out_ms.isascii() and out_ms.isdigit() and len(out_ms) <= 18 else -1
 
 
 def identity_of(record: Record) -> int:
     """Return the identity of the message that a record of the timer topic or of the schedule topic holds."""
     if record.topic == names.TIMER_TOPIC:
-        return stated_by(record)[0]
+        return stated_by(record.properties, record.physical_offset)[0]
     try:
         mark = carried_from(record.properties, record.queue_id, record.physical_offset)
     except NewerFormError:
@@ -189,10 +184,10 @@ def identity_of(record: Record) -> int:
     return record.physical_offset if mark is None else mark.identity
 
 
-def mark_in(record: Record) -> TimedMark | None:
-    """Return the mark of form 2 that a record contains; None without one."""
-    text = record.properties.get(names.MARK)
+def mark_in(properties: Mapping[str, str], place: int) -> TimedMark | None:
+    """Return the mark of form 2 that the record at `place` contains; None without one."""
+    text = properties.get(names.MARK)
     try:
-        return own_mark(text, record.physical_offset) if text is not None else None
+        return own_mark(text, place) if text is not None else None
     except NewerFormError:
         return None

@@ -75,11 +75,6 @@ class Outcome(NamedTuple):
     record: Record | None
     """Record of the message; None if it is unknown."""
 
-    @property
-    def is_done(self) -> bool:
-        """Whether a message was changed, or had been cancelled before as the request demands."""
-        return self.fate is None
-
     def __str__(self) -> str:
         """Return a sentence."""
         return "done" if self.fate is None else str(self.fate)

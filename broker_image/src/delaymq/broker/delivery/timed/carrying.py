@@ -18,13 +18,13 @@ from delaymq.message import names
 from delaymq.message.errors import IllegalMessageError, KeysUnknownError
 from delaymq.message.marks import format_due
 from delaymq.message.record import Record
-from delaymq.message.timed_marks import Statement, TimedMark, TimedMarkKind, carried_due
+from delaymq.message.timed_marks import TimedMark, TimedMarkKind, carried_due
 from delaymq.schedule.timeline import Pending, Timeline
 from delaymq.schedule.timeline.inspection import find_held_at, held_at
 from delaymq.store.consume_queue import BLANK_SIZE, ENTRY, ENTRY_BYTES
 from delaymq.store.errors import StoreError
 from delaymq.store.layout import CHANGED_VERSION, TIMED_VERSION
-from delaymq.store.model import NewRecord
+from delaymq.store.model import NewRecord, again
 from delaymq.store.retention import ExpiredLog
 from delaymq.throttled_log import ThrottledLogger
 
@@ -291,7 +291,7 @@ def carried_level_record(record: Record, pending: Pending, queue_offset: int, no
         next_due_ms=pending.due_ms,
         queue=(record.queue_id, record.queue_offset),
     )
-    return _again(record, properties, mark.statement())
+    return again(record, record.topic, record.queue_id, properties, mark.statement(), uses_reserve=True)
 
 
 def carried_record(record: Record, pending: Pending) -> NewRecord:
@@ -300,23 +300,5 @@ def carried_record(record: Record, pending: Pending) -> NewRecord:
     properties.pop(names.DUE, None)
     properties.pop(names.MARK, None)
     properties[names.TIMER_OUT_MS] = str(pending.due_ms)
-    return _again(record, properties, carried_due(pending.due_ms, pending.identity))
-
-
-def _again(record: Record, properties: dict[str, str], statement: Statement) -> NewRecord:
-    return NewRecord(
-        record.topic,
-        record.queue_id,
-        record.body,
-        properties,
-        record.flag,
-        record.sys_flag,
-        record.born_timestamp_ms,
-        record.born_host,
-        record.store_host,
-        record.reconsume_times,
-        record.prepared_transaction_offset,
-        is_copy=True,
-        statement=statement,
-        uses_reserve=True,
-    )
+    statement = carried_due(pending.due_ms, pending.identity)
+    return again(record, record.topic, record.queue_id, properties, statement, uses_reserve=True)

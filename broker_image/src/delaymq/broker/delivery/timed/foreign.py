@@ -11,7 +11,7 @@ from delaymq.message import names
 from delaymq.message.errors import IllegalMessageError
 from delaymq.message.record import Record
 from delaymq.message.timed_marks import carried_due
-from delaymq.store.model import Dispatched, NewRecord
+from delaymq.store.model import Dispatched, NewRecord, again
 
 _logger = logging.getLogger(__name__)
 _Key: TypeAlias = tuple[str, str]
@@ -91,21 +91,7 @@ def adopted_record(record: Record) -> NewRecord:
     for name in _REPLACED:
         properties.pop(name, None)
     properties[names.TIMER_OUT_MS] = str(due_ms)
-    return NewRecord(
-        names.TIMER_TOPIC,
-        0,
-        record.body,
-        properties,
-        record.flag,
-        record.sys_flag,
-        record.born_timestamp_ms,
-        record.born_host,
-        record.store_host,
-        record.reconsume_times,
-        record.prepared_transaction_offset,
-        is_copy=True,
-        statement=carried_due(due_ms, record.physical_offset),
-    )
+    return again(record, names.TIMER_TOPIC, 0, properties, carried_due(due_ms, record.physical_offset))
 
 
 _PRECISION_MS: Final = 1_000

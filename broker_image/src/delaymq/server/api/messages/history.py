@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from delaymq.api_types.messages import Event, LifeEvent, MessageDetails, MessageRow
 from delaymq.broker.delivery.changes.fates import fate_of
+from delaymq.broker.delivery.changes.lookup import mark_in
 from delaymq.broker.filters import tag_matcher
 from delaymq.clock import utc_time
 from delaymq.message import names
@@ -27,7 +28,7 @@ from delaymq.server.api.messages.search import (
     row_of,
     rows_of,
 )
-from delaymq.server.api.messages.timed import reading_index, timed_mark_of
+from delaymq.server.api.messages.timed import reading_index
 from delaymq.server.api.routing import Api, Name, Query
 from delaymq.server.api.topics import groups_of
 from delaymq.server.log_reader import ReadRecord
@@ -151,7 +152,7 @@ class _History:
             if row.state == "cancelled":
                 self._cancelled.append((record, scheduled))
             return
-        mark = timed_mark_of(record, properties)
+        mark = mark_in(properties, record.physical_offset)
         if scheduled is not None and (mark is None or mark.next_due_ms is None):
             self._ended_places.add(scheduled)
         if record.topic == names.MARKS_TOPIC:
@@ -174,7 +175,7 @@ class _History:
 
     def _add_mark(self, record: Record, properties: dict[str, str], row: MessageRow, group: str | None) -> None:
         """Add what a mark alone states: a change on request, or an end without a delivery."""
-        mark = timed_mark_of(record, properties)
+        mark = mark_in(properties, record.physical_offset)
         kind = None if mark is None else mark.kind
         account, address = properties.get(names.BY, ""), row.born_host
         by = f"by {account} ({address})" if account else f"by {address}"

@@ -7,6 +7,7 @@ import msgspec
 
 from delaymq.api_types.messages import MessageRow, Messages, State
 from delaymq.broker.delivery.changes.fates import FateKind
+from delaymq.broker.delivery.changes.lookup import mark_in, stated_by
 from delaymq.message import names
 from delaymq.message.ids import offset_message_id, parse_offset_message_id, unpack_host
 from delaymq.message.levels import level_of_queue
@@ -20,10 +21,8 @@ from delaymq.server.api.messages.resent import resent_times_ms
 from delaymq.server.api.messages.timed import (
     due_ms_of_timed,
     fate_of_timed,
-    identity_of,
     pending_timed,
     reading_index,
-    timed_mark_of,
 )
 from delaymq.server.api.routing import Api, ApiError, Name, Query, TimeMs
 from delaymq.server.api.topics import no_topic
@@ -111,11 +110,11 @@ def place_of(record: Record, properties: dict[str, str]) -> tuple[int, int] | No
     if record.topic == names.SCHEDULE_TOPIC:
         return record.queue_id, record.queue_offset
     if record.topic == names.TIMER_TOPIC:
-        return TIMELINE_QUEUE, identity_of(record, properties)
+        return TIMELINE_QUEUE, stated_by(properties, record.physical_offset)[0]
     mark = parse_mark(properties.get(names.MARK, ""))
     if mark is not None:
         return mark.queue_id, mark.queue_offset
-    timed = timed_mark_of(record, properties)
+    timed = mark_in(properties, record.physical_offset)
     if timed is None:
         return None
     return (TIMELINE_QUEUE, timed.identity) if timed.queue is None else timed.queue
@@ -138,13 +137,13 @@ def state_of(broker: "Broker", record: Record, properties: dict[str, str]) -> St
     if record.topic.startswith(names.DLQ_PREFIX):
         return "deadLettered"
     if record.topic == names.MARKS_TOPIC:
-        return _state_by_mark(timed_mark_of(record, properties))
+        return _state_by_mark(mark_in(properties, record.physical_offset))
     if record.topic.startswith(names.RETRY_PREFIX):
         return "retried"
     mark = parse_mark(properties.get(names.MARK, ""))
     if mark is not None and mark.kind is MarkKind.DELIVERED:
         return "delivered"
-    timed = timed_mark_of(record, properties)
+    timed = mark_in(properties, record.physical_offset)
     return "delivered" if timed is not None and timed.kind is TimedMarkKind.DELIVERED else "stored"
 
 
@@ -178,7 +177,7 @@ def due_ms_of(broker: "Broker", record: Record, properties: dict[str, str]) -> i
     mark = parse_mark(properties.get(names.MARK, ""))
     if mark is not None:
         return parse_due(text, mark.queue_id, mark.queue_offset)
-    timed = timed_mark_of(record, properties)
+    timed = mark_in(properties, record.physical_offset)
     return None if timed is None else timed.due_ms
 
 
@@ -258,7 +257,7 @@ def _holding(found: list[ReadRecord]) -> list[ReadRecord]:
 
 def _is_mark_of_change(record: Record, properties: dict[str, str]) -> bool:
     """Return whether a record states a change or an expiry, and not a drop, of which the mark contains the message."""
-    mark = timed_mark_of(record, properties) if record.topic == names.MARKS_TOPIC else None
+    mark = mark_in(properties, record.physical_offset) if record.topic == names.MARKS_TOPIC else None
     return mark is not None and mark.kind is not TimedMarkKind.DROPPED
 
 

@@ -5,11 +5,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from delaymq.broker.delivery.changes.fates import FateKind, fate_of
-from delaymq.broker.delivery.timed.replay import own_due, own_mark
-from delaymq.message import names
 from delaymq.message.errors import KeysUnknownError, NewerFormError
 from delaymq.message.record import Record
-from delaymq.message.timed_marks import TimedMark
 from delaymq.schedule.timeline import Pending
 from delaymq.server.api.routing import ApiError
 from delaymq.store.dispatch import recorded_due_ms
@@ -18,29 +15,10 @@ if TYPE_CHECKING:
     from delaymq.broker.broker import Broker
 
 
-def identity_of(record: Record, properties: dict[str, str]) -> int:
-    """Return the identity of the message that a record of the timer topic holds."""
-    text = properties.get(names.DUE)
-    try:
-        due = own_due(text, record.physical_offset) if text is not None else None
-    except NewerFormError:
-        due = None
-    return record.physical_offset if due is None else due.identity
-
-
 def due_ms_of_timed(record: Record, properties: dict[str, str]) -> int | None:
     """Return the due time of a record of the timer topic; None if it states none."""
     try:
         return recorded_due_ms(properties, record.physical_offset)
-    except NewerFormError:
-        return None
-
-
-def timed_mark_of(record: Record, properties: dict[str, str]) -> TimedMark | None:
-    """Return the statement by which a record of another topic ends a timed message; None without one."""
-    text = properties.get(names.MARK)
-    try:
-        return own_mark(text, record.physical_offset) if text is not None else None
     except NewerFormError:
         return None
 
