@@ -114,8 +114,11 @@ def test_unknown_message_is_reported_as_unknown(harness: Harness) -> None:
 @pytest.mark.parametrize(
     ("properties", "reason"),
     [
-        ({}, "needs a message: send either DELAY_KEY or"),
-        ({"DELAY_KEY": "k", "TIMER_DEL_UNIQKEY": "u"}, "needs a message: send either DELAY_KEY or"),
+        ({}, "needs a message or a group: name exactly one of DELAY_KEY, the unique id"),
+        (
+            {"DELAY_KEY": "k", "TIMER_DEL_UNIQKEY": "u"},
+            "needs a message or a group: name exactly one of DELAY_KEY, the unique id",
+        ),
         ({"DELAY_KEY": "x" * 256}, "DELAY_KEY has 256 bytes: use 1 to 255 bytes"),
         ({"DELAY_KEY": "k", "DELAY_ACTION": "delete"}, "DELAY_ACTION is 'delete': use cancel, move, fire, touch"),
         ({"DELAY_KEY": "k", "DELAY_ACTION": "move"}, "DELAY_ACTION=move needs a new due time"),

@@ -305,8 +305,8 @@ def test_account_is_stored_with_the_pending_message_only(guarded: Guarded) -> No
     assert answer.code == 0, answer.remark
     [pending] = records(harness, names.TIMER_TOPIC)
     assert pending.properties[names.ACCOUNT] == "application"
-    [(key, account, totals)] = harness.broker.delivery.timeline.partitions.classes()
-    assert (key.topic, account, totals.messages, totals.bytes) == ("Orders", "application", 1, pending.size)
+    [(key, owner, totals)] = harness.broker.delivery.timeline.partitions.classes()
+    assert (key.topic, owner.account, totals.messages, totals.bytes) == ("Orders", "application", 1, pending.size)
     harness.clock.advance(5)
     deliver(harness)
     [copy] = records(harness, "Orders")

@@ -182,7 +182,7 @@ def test_messages_due_after_the_cutoff_are_delivered() -> None:
 
 def test_pause_with_an_undeletable_file_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = overdue_bench()
-    bench.delivery.control.pause()
+    bench.delivery.control.pause_locally()
 
     def refuse(name: str) -> None:
         raise OSError(5, "no")

@@ -31,7 +31,7 @@ from delaymq_testing.repetitions import FUZZ_INPUTS, SEED
 STEPS_A_RUN = 150
 RUNS = range(max(FUZZ_INPUTS // 400, 1))
 """By default, 50 runs of 150 steps; `make test-long-fuzz` performs 337,500 steps."""
-MAX_RUNS_UNTIL_FOUND = 60
+MAX_RUNS_UNTIL_FOUND = 200
 
 
 def run_to_the_end(life: Life) -> None:
@@ -39,12 +39,15 @@ def run_to_the_end(life: Life) -> None:
     for _ in range(STEPS_A_RUN):
         life.step()
         life.check()
+    life.resume_all()
     life.bench.now_ms += 20_000
     life.bench.delivery.control.spread(5_000)
     life.bench.hand_over(1)
     life.bench.delivery.control.resume()
     life.bench.now_ms += 1_000_000
     life.bench.store.flush()
+    while life.bench.delivery.maintain():
+        continue
     while (wakeup_ms := life.bench.delivery.next_wakeup_ms()) is not None:
         life.bench.now_ms = max(life.bench.now_ms, wakeup_ms)
         life.bench.hand_over()

@@ -76,7 +76,7 @@ def test_each_message_is_taken_once_although_reads_fail(
     taken: list[int] = []
     while index.partitions.messages:
         try:
-            entries = index.take_paced(7) if is_paced else index.take(1_000, 7)
+            entries = index.take_paced(1_000, 7) if is_paced else index.take(1_000, 7)
         except OSError:
             continue
         assert entries
@@ -97,19 +97,19 @@ def test_queues_release_what_has_ended_or_waits_for_an_earlier_time() -> None:
     for number in range(1, 5_000):
         add(index, number, number)
         assert take_all(index, number) == [number]
-    assert len(index._wakeups._items) < 100
+    assert len(index.queues._wakeups._items) < 100
     partition = index.partitions.number("T")
     for number in range(5_000, 10_000):
         add(index, number, number)
         assert index.end(number, number, partition) is not None
-    assert len(index._queues["T"]._fresh) <= 2 * SIZES.memory
+    assert len(index.queues._queues["T", ""]._fresh) <= 2 * SIZES.memory
     for number in range(10_000, 15_000):
         add(index, 10**8 + number, number)
         entry = index.find(10**8 + number, number, partition)
         assert entry is not None
         index.move(entry, number)
         assert take_all(index, number) == [number]
-    assert len(index._queues["T"]._fresh) <= 2 * SIZES.memory
+    assert len(index.queues._queues["T", ""]._fresh) <= 2 * SIZES.memory
     assert take_all(index, 10**9) == [0]
 
 

@@ -27,7 +27,7 @@ SIZES = (SMALL, Sizes(memory=4, run_in_memory=0, merged_runs=2, step=1), SMALL._
 MAX_RUNS_UNTIL_FOUND = 400
 PERFORMED = {
     "add", "end", "carry", "take", "settle", "give_back", "maintain", "capture", "crash", "tick", "pace", "take_paced",
-    "fill_disk", "find", "move",
+    "fill_disk", "find", "move", "change_group", "pause", "resume",
 }  # fmt: skip
 """Operations that each run of the test performs."""
 
@@ -122,7 +122,7 @@ def merged_position_is_one_too_high(monkeypatch: pytest.MonkeyPatch) -> None:
 def merged_position_is_that_of_the_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
     def continued(original: Callable[..., Iterable[Any]], index: Timeline, run: Any, section: Any, *args: Any) -> Any:
         for cursor, queue, _ in original(index, run, section, *args):
-            if index._paced_up_to_ms is None:
+            if index.queues.paced_up_to_ms is None:
                 cursor.head = section.first
             yield cursor, queue, run.key_at(cursor.head)
 
@@ -154,8 +154,8 @@ def merges_are_not_abandoned_after_pacing(monkeypatch: pytest.MonkeyPatch) -> No
 
 @plant
 def run_is_read_beyond_the_first_entry_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    def take_run(original: Callable[..., None], queue: EntryQueue, now_ms: int, count: int, _: Key, *args: Any) -> None:
-        original(queue, now_ms, count, (1 << 63, 0), *args)
+    def take_run(original: Callable[..., int], queue: EntryQueue, now_ms: int, count: int, _: Key, *args: Any) -> int:
+        return original(queue, now_ms, count, (1 << 63, 0), *args)
 
     wrap(monkeypatch, EntryQueue, "_take_run", take_run)
 
@@ -181,7 +181,7 @@ def ended_entry_is_found_again(monkeypatch: pytest.MonkeyPatch) -> None:
 def replaced_record_counts_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     def add(original: Callable[..., None], index: Timeline, entry: Pending) -> None:
         if entry.record != entry.identity:
-            index._hold(entry)
+            index.hold(entry)
             index.count(entry, 1)
         else:
             original(index, entry)
@@ -219,11 +219,11 @@ def wakeup_is_not_moved_to_an_earlier_time(monkeypatch: pytest.MonkeyPatch) -> N
 @plant
 def queue_does_not_wait_for_its_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     def take(original: Callable[..., Any], index: Timeline, *args: Any) -> Any:
-        wait, index._wait = index._wait, lambda *_: None
+        wait, index.queues.wait = index.queues.wait, lambda *_: None
         try:
             return original(index, *args)
         finally:
-            index._wait = wait
+            index.queues.wait = wait
 
     wrap(monkeypatch, Timeline, "take", take)
 

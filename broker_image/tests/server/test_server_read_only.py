@@ -35,7 +35,7 @@ def test_store_and_backup_are_served_unchanged(tmp_path: Path) -> None:
                 assert (await peer.send("T", b"%d" % number + b"." * 2_000)).code == 0
             assert (await peer.send("T", b"overdue soon", DELAY="1")).code == 0
             held = server.broker.broker.delivery.control
-            held.pause()
+            held.pause_locally()
             await until(lambda: held.overdue(now_ms()) == 1)
             path = Path(server.broker.broker.store.path)
         Backup(FolderSource(str(path)), str(tmp_path / "backup"), program="t", now_ms=now_ms).run()

@@ -182,9 +182,10 @@ def test_small_files_are_those_needed_by_a_restore(tmp_path: Path) -> None:
                 "delaymq/deleted_topics.json",
             ]
             assert "T" in json.loads(told["files"]["config/topics.json"])["topicConfigTable"]
-            assert (await ask(server, "POST", "/api/v1/delay/pause", {}))[0] == 202
+            body = {"overdue": "spread", "overMs": 60_000}
+            assert (await ask(server, "POST", "/api/v1/delay/resume", body))[0] == 202
             _, told = await ask(server, "GET", "/api/v1/store/files")
-            assert json.loads(told["files"]["delaymq/delivery.json"])["mode"] == "paused"
+            assert json.loads(told["files"]["delaymq/delivery.json"])["mode"] == "spread"
 
     run(scenario)
 

@@ -301,8 +301,8 @@ def test_store_is_locked_by_one_broker(open_store: Open, tmp_path: Path) -> None
 
 def test_store_of_a_later_version_is_left_unchanged(tmp_path: Path, open_store: Open) -> None:
     (tmp_path / "store/delaymq").mkdir(parents=True)
-    (tmp_path / "store/delaymq/state.json").write_text('{"formatVersion":4,"epoch":0,"role":"master","storeId":"x"}')
-    with pytest.raises(NotAStoreError, match="format version 4"):
+    (tmp_path / "store/delaymq/state.json").write_text('{"formatVersion":5,"epoch":0,"role":"master","storeId":"x"}')
+    with pytest.raises(NotAStoreError, match="format version 5"):
         open_store()
     assert sorted(os.listdir(tmp_path / "store")) == ["delaymq"]
 

@@ -39,11 +39,11 @@ def test_newer_backup_is_left_unchanged(open_store: Open, tmp_path: Path) -> Non
     fill(open_store(), 5)
     result = back_up(tmp_path / "store", tmp_path / "backup")
     path = tmp_path / "backup/manifest.json"
-    path.write_bytes(encode_manifest(replace(result.manifest, minimum_reader=4)))
-    with pytest.raises(BackupError, match=r"reads format version 4, but this one reads 3"):
+    path.write_bytes(encode_manifest(replace(result.manifest, minimum_reader=5)))
+    with pytest.raises(BackupError, match=r"reads format version 5, but this one reads 4"):
         Restore(str(tmp_path / "backup"), str(tmp_path / "again"))
     there = path.read_bytes()
-    with pytest.raises(BackupError, match=r"reads format version 4, but this one reads 3"):
+    with pytest.raises(BackupError, match=r"reads format version 5, but this one reads 4"):
         back_up(tmp_path / "store", tmp_path / "backup")
     assert path.read_bytes() == there
 

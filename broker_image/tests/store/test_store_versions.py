@@ -56,12 +56,12 @@ def test_store_states_its_version_and_the_required_one(open_store: Open, tmp_pat
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("minimum", [None, 4])
+@pytest.mark.parametrize("minimum", [None, 5])
 def test_newer_store_is_rejected_unchanged(open_store: Open, tmp_path: Path, minimum: int | None) -> None:
     open_store().close()
-    change(tmp_path, formatVersion=4, minimumReader=minimum)
+    change(tmp_path, formatVersion=5, minimumReader=minimum)
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "store").rglob("*")}
-    with pytest.raises(NotAStoreError, match="this program has format version 3: use the version that wrote the store"):
+    with pytest.raises(NotAStoreError, match="this program has format version 4: use the version that wrote the store"):
         open_store()
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "store").rglob("*")} == before
 

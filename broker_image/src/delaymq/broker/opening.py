@@ -123,7 +123,7 @@ def assemble(
     store.hand_on((delivery, parts.ledger, parts.arrivals))
     _take_over_timers(config, store, parts.replay.timed.foreign.places())
     if config.read_only:
-        delivery.control.pause()
+        delivery.control.pause_locally()
     store.pins.hold(delivery.name, delivery.pin)
     store.reserve(delivery.reserve_bytes)
     store.pins.hold("half messages", transactions.pin)

@@ -46,7 +46,10 @@ DELAY_ON_SAME_KEY: Final = "DELAY_ON_SAME_KEY"
 """Treatment of a message whose key is that of a pending one."""
 DELAY_EXPIRE_MS: Final = "DELAY_EXPIRE_MS"
 """Lateness in ms above which the message is dropped instead of delivered."""
-MANAGED_DELAY: Final = frozenset((DELAY_KEY, DELAY_EXPIRE_MS))
+DELAY_GROUP: Final = "DELAY_GROUP"
+"""Name that messages of a topic share, by which all of them can be changed or paused. Like DELAY_KEY, it means
+something only next to a schedule or an action."""
+MANAGED_DELAY: Final = frozenset((DELAY_KEY, DELAY_GROUP, DELAY_EXPIRE_MS))
 """Properties that only timed messages can have: a message with one of them and a delay level is stored as such."""
 DELAY_ACTION: Final = "DELAY_ACTION"
 """Makes a message a request that changes a pending one."""

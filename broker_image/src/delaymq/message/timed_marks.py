@@ -66,6 +66,20 @@ class TimedMarkKind(StrEnum):
 _KINDS: Final = {str(kind): kind for kind in TimedMarkKind}
 
 
+class GroupMarkKind(StrEnum):
+    """Statements about many messages (`group_marks`)."""
+
+    CANCELLED = "groupCancelled"
+    MOVED = "groupMoved"
+    FIRED = "groupFired"
+    """Due immediately, on request."""
+    PAUSED = "paused"
+    RESUMED = "resumed"
+
+
+_GROUP_KINDS: Final = frozenset(map(str, GroupMarkKind))
+
+
 class Statement(NamedTuple):
     """A statement without its place, which the store adds when it appends the record."""
 
@@ -103,7 +117,7 @@ class TimedDue:
     def statement(self) -> Statement:
         """Return the statement without its place."""
         if self.identity == self.place and not self.details:
-            return _checked(DUE, str(self.due_ms), self.place, self.due_ms)
+            return checked_statement(DUE, str(self.due_ms), self.place, self.due_ms)
         return carried_due(self.due_ms, None if self.identity == self.place else self.identity, self.details)
 
     @property
@@ -147,7 +161,7 @@ class TimedMark:
         record = "" if self.record == self.identity else self.record
         next_due = "" if self.next_due_ms is None else self.next_due_ms
         queue = "" if self.queue is None else f"{self.queue[0]}.{self.queue[1]}"
-        return _checked(
+        return checked_statement(
             MARK,
             f"{self.kind}:{self.decided_ms}:{self.identity}:{record}:{self.due_ms}:{next_due}:{queue}:"
             f"{_joined(self.details)}",
@@ -175,43 +189,55 @@ def parse_own_due(text: str, place: int) -> TimedDue | None:
 
     Raises NewerFormError if it is sound, the record's own, and of an unknown form: ignoring it could deliver early.
     """
-    body = _own(text, place)
+    body = own_body(text, place)
     if body is None:
         return None
     words = body.split(":")
     if len(words) == 1:
-        return TimedDue(place, _number(body, text), place)
+        return TimedDue(place, stated_number(body, text), place)
     if len(words) != 3:
-        raise _newer(text)
+        raise newer_form(text)
     due, identity, details = words
-    return TimedDue(place, _number(due, text), _number(identity, text) if identity else place, _details(details, text))
+    return TimedDue(
+        place, stated_number(due, text), stated_number(identity, text) if identity else place, _details(details, text)
+    )
 
 
 def parse_own_mark(text: str, place: int) -> TimedMark | None:
-    """Return the mark of the record at `place`; None if the text is damaged or another record's.
+    """Return the mark of the record at `place`; None if the text is damaged, another record's, or about many messages.
 
     Raises NewerFormError if it is sound, the record's own, and of an unknown form or kind: it must not be ignored.
     """
-    body = _own(text, place)
+    body = own_body(text, place)
     if body is None:
         return None
     words = body.split(":")
+    if words[0] in _GROUP_KINDS:
+        return None
     kind = _KINDS.get(words[0])
     if len(words) != 8 or kind is None:
-        raise _newer(text)
+        raise newer_form(text)
     decided, identity, record, due, next_due, queue, details = words[1:]
     queue_id, _, queue_offset = queue.partition(".")
     return TimedMark(
         place=place,
         kind=kind,
-        decided_ms=_number(decided, text),
-        identity=_number(identity, text),
-        record=_number(record or identity, text),
-        due_ms=_number(due, text),
-        next_due_ms=_number(next_due, text) if next_due else None,
-        queue=(_number(queue_id, text), _number(queue_offset, text)) if queue else None,
+        decided_ms=stated_number(decided, text),
+        identity=stated_number(identity, text),
+        record=stated_number(record or identity, text),
+        due_ms=stated_number(due, text),
+        next_due_ms=stated_number(next_due, text) if next_due else None,
+        queue=(stated_number(queue_id, text), stated_number(queue_offset, text)) if queue else None,
         details=_details(details, text),
     )
+
+
+def sound_statement(text: str, place: int) -> str | None:
+    """Return the statement of the record at `place`, with one flipped bit corrected; None if it is damaged or another
+    record's."""
+    if place_of(text) == place:
+        return text
+    return None if place_of(text) is not None else corrected(text, place)
 
 
 def corrected(text: str, place: int) -> str | None:
@@ -254,10 +280,12 @@ def carried_due(due_ms: int, identity: int | None, details: Mapping[str, str] = 
     IllegalMessageError.
     """
     stated = "" if identity is None else identity
-    return _checked(DUE, f"{due_ms}:{stated}:{_joined(details)}", due_ms, identity or 0)._replace(due_ms=due_ms)
+    return checked_statement(DUE, f"{due_ms}:{stated}:{_joined(details)}", due_ms, identity or 0)._replace(
+        due_ms=due_ms
+    )
 
 
-def _checked(name: str, body: str, *numbers: int) -> Statement:
+def checked_statement(name: str, body: str, *numbers: int) -> Statement:
     """Return a statement whose body contains `numbers`; raise IllegalMessageError if it could not be read back."""
     if not all(0 <= number <= MAX_NUMBER for number in numbers):
         raise IllegalMessageError(f"{body!r} contains a number outside 0 to {MAX_NUMBER}")
@@ -297,23 +325,27 @@ def _opened(text: str) -> tuple[int, int, str] | None:
     return int(match[1]), int(match[2]), match[3]
 
 
-def _own(text: str, place: int) -> str | None:
+def own_body(text: str, place: int) -> str | None:
+    """Return what the sound statement of the record at `place` says between its place and its checksum; None if the
+    text is damaged or another record's. NewerFormError."""
     opened = _opened(text)
     if opened is None or opened[1] != place:
         return None
     if opened[0] != VERSION:
-        raise _newer(text)
+        raise newer_form(text)
     return opened[2]
 
 
-def _newer(text: str) -> NewerFormError:
+def newer_form(text: str) -> NewerFormError:
+    """Return the error for a sound statement that only a newer program knows."""
     return NewerFormError(f"{text!r} has a form that this program does not know: use the version that wrote the store")
 
 
-def _number(word: str, text: str) -> int:
+def stated_number(word: str, text: str) -> int:
+    """Return a number that the statement `text` contains. NewerFormError."""
     if word.isdigit() and len(word) <= PLACE_DIGITS and int(word) <= MAX_NUMBER:
         return int(word)
-    raise _newer(text)
+    raise newer_form(text)
 
 
 def _details(words: str, text: str) -> dict[str, str]:
@@ -321,6 +353,6 @@ def _details(words: str, text: str) -> dict[str, str]:
     for word in words.split(",") if words else ():
         match = _DETAIL.match(word)
         if match is None or match[1] in details:
-            raise _newer(text)
+            raise newer_form(text)
         details[match[1]] = match[2]
     return details

@@ -18,7 +18,7 @@ from delaymq.store.options import StoreOptions
 from delaymq.store.segments import SegmentFolder
 
 _logger = logging.getLogger(__name__)
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 """Newest version of the format that this program reads and writes."""
 BASE_VERSION = 1
 """Version that a new store states, so that older programs can open it while it has no newer content."""
@@ -28,6 +28,8 @@ it would ignore pending messages."""
 CHANGED_VERSION = 3
 """Version of stores in which pending messages were cancelled, moved or replaced. An older program could deliver them
 when they were due at first."""
+MANAGED_VERSION = 4
+"""Version of stores with statements about groups and pauses. An older program refuses to start with them."""
 _STATE = "delaymq/state.json"
 _FOLDERS = ("commitlog", "consumequeue", "index", "config", "delaymq")
 

@@ -47,6 +47,7 @@ class Sent:
     unique_id: str
     facts: list[Fact]
     key: str = ""
+    group: str = ""
     expire_ms: int | None = None
 
     @property
@@ -59,6 +60,23 @@ class Sent:
         return due_ms is not None and self.expire_ms is not None and now_ms - due_ms > self.expire_ms
 
 
+class Paused(NamedTuple):
+    """A record that begins or ends a pause."""
+
+    end: int
+    """End of the record."""
+    topic: str
+    group: str
+    """Empty for the whole topic."""
+    is_paused: bool
+
+
+_SINGLE = (Action.CANCEL, Action.MOVE, Action.FIRE, Action.TOUCH)
+_OF_GROUPS = (Action.CANCEL, Action.MOVE, Action.FIRE)
+_TOPICS = ("orders", "invoices")
+_GROUPS = ("x", "y")
+
+
 class Life:
     """One store, driven at random; `sent` are the messages that the log must still know."""
 
@@ -66,6 +84,7 @@ class Life:
         self.random = Random(seed)
         self.bench = Bench(TABLES[0], Settings(flush_delay_offset_interval=500))
         self.sent: dict[str, Sent] = {}
+        self.pauses: list[Paused] = []
         self.next_body = 0
 
     def step(self) -> None:
@@ -74,9 +93,13 @@ class Life:
             self.send()
         elif choice < 40:
             self.send_timed()
-        elif choice < 54:
+        elif choice < 52:
             self.change()
-        elif choice < 70:
+        elif choice < 56:
+            self.change_group()
+        elif choice < 59:
+            self.pause_or_resume()
+        elif choice < 73:
             self.hand_over()
         elif choice < 78:
             self.bench.store.flush()
@@ -121,7 +144,7 @@ class Life:
         body = f"m{self.next_body}"
         self.next_body += 1
         due_ms = self.bench.now_ms + self.random.choice([1, 700, 5_000, 5_000, 20_000, 90_000])
-        topic = self.random.choice(["orders", "invoices"])
+        topic = self.random.choice(_TOPICS)
         more = {"UNIQ_KEY": self.unique_id(body), "TIMER_DELIVER_MS": str(due_ms)}
         sent, place = Sent(topic, more["UNIQ_KEY"], []), len(self.bench.store.log)
         if self.random.random() < 0.2:
@@ -130,6 +153,8 @@ class Life:
         if self.random.random() < 0.3:
             sent.key = more["DELAY_KEY"] = self.random.choice("abc")
             more["DELAY_ON_SAME_KEY"] = self.random.choice(["replace", "keep", "refuse"])
+        if self.random.random() < 0.4:
+            sent.group = more["DELAY_GROUP"] = self.random.choice(_GROUPS)
         earlier = self.with_key(topic, sent.key)
         is_too_late = earlier is not None and earlier.is_too_late(self.bench.now_ms)
         account, refusal = self.random.choice(["", "ann"]), None
@@ -183,7 +208,7 @@ class Life:
         if self.random.random() < 0.5:
             time = TimeRequest(False, self.bench.now_ms // 5_000 * 5_000 + self.random.choice([0, 5_000]))
         request = ChangeRequest(
-            action=self.random.choice(list(Action)),
+            action=self.random.choice(_SINGLE),
             topic=sent.topic,
             key=sent.key if by_key else None,
             unique_id=None if by_key else sent.unique_id,
@@ -205,11 +230,67 @@ class Life:
         assert len(outcome.changed) == len(pending), "another number of messages was changed"
         by_place = {each.now.place: each for each in pending}
         for changed in outcome.changed:
+            assert changed.pending is not None
             self.note(request, changed, by_place[changed.pending.identity])
         if len(alike) == 1 and not pending:
             self.check_fate(request, outcome, body, sent)
 
+    def change_group(self) -> None:
+        """Cancels, moves or fires the messages of a group."""
+        topic, group = self.random.choice(_TOPICS), self.random.choice(_GROUPS)
+        gone = self.gone()
+        pending = [
+            sent
+            for body, sent in self.sent.items()
+            if (sent.topic, sent.group) == (topic, group) and sent.now.due_ms is not None and body not in gone
+        ]
+        # Often to a time at which they were due before.
+        time = TimeRequest(False, self.bench.now_ms // 5_000 * 5_000 + self.random.choice([0, 5_000, 20_000]))
+        action = self.random.choice(_OF_GROUPS)
+        request = ChangeRequest(action=action, topic=topic, group=group, time=time)
+        if self.random.randrange(8) == 0:
+            self.bench.store.refuse = lambda message: StoreFullError("full")
+        try:
+            outcome = perform(self.bench.delivery, request, Requester("", HOST))
+        except StoreFullError:
+            assert pending, "a record for nothing"
+            return
+        finally:
+            self.bench.store.refuse = lambda message: None
+        assert outcome.messages == len(pending), "another number of messages was changed"
+        for changed in outcome.changed:
+            expected_ms = self.bench.now_ms if action is Action.FIRE else max(time.time_ms, self.bench.now_ms)
+            assert changed.due_ms == (None if action is Action.CANCEL else expected_ms)
+            for sent in pending:
+                sent.facts.append(sent.now._replace(end=changed.end, due_ms=changed.due_ms))
+        for _ in range(self.random.randrange(3)):
+            self.bench.delivery.maintain()
+
+    def pause_or_resume(self) -> None:
+        """Pauses or resumes a topic, or a group of it."""
+        topic, group = self.random.choice(_TOPICS), self.random.choice(["", *_GROUPS])
+        is_paused = self.random.random() < 0.4
+        request = ChangeRequest(action=Action.PAUSE if is_paused else Action.RESUME, topic=topic, group=group or None)
+        (changed,) = perform(self.bench.delivery, request, Requester("", HOST)).changed
+        if changed.end:
+            assert self.is_paused(topic, group, alone=True) is not is_paused
+            self.pauses.append(Paused(changed.end, topic, group, is_paused))
+        assert self.is_paused(topic, group, alone=True) is is_paused
+
+    def is_paused(self, topic: str, group: str, *, alone: bool = False) -> bool:
+        """Whether messages of a topic and group are held; `alone`: by a pause of exactly these."""
+        state = {(each.topic, each.group): each.is_paused for each in self.pauses}
+        return state.get((topic, group), False) or (not alone and state.get((topic, ""), False))
+
+    def resume_all(self) -> None:
+        """Ends all pauses."""
+        for topic in _TOPICS:
+            for group in ("", *_GROUPS):
+                self.bench.delivery.pauses.resume(topic, group, Requester("", HOST))
+        self.pauses.clear()
+
     def note(self, request: ChangeRequest, changed: Changed, sent: Sent) -> None:
+        assert changed.pending is not None
         assert changed.pending.due_ms == sent.now.due_ms
         now_ms, level = self.bench.now_ms, sent.now.level
         if request.action is Action.CANCEL:
@@ -273,10 +354,12 @@ class Life:
         elif kind == 2:
             self.bench.store.fail_after = lambda message: OSError("after") if self.random.random() < 0.5 else None
         handed_over = self.bench.hand_over(self.random.choice([1, 2, 7, 1_000]))
+        assert not handed_over or not self.bench.delivery.control.is_paused, "delivered while everything was paused"
         for body in handed_over:
             due_ms = self.sent[body].now.due_ms
             assert due_ms is not None, "delivered after it was cancelled"
             assert due_ms <= self.bench.now_ms, "early"
+            assert not self.is_paused(self.sent[body].topic, self.sent[body].group), "delivered while it was paused"
             expire_ms = self.sent[body].expire_ms
             assert expire_ms is None or self.bench.now_ms - due_ms <= expire_ms, "later than its producer allowed"
         self.bench.store.refuse = self.bench.store.fail_after = lambda message: None
@@ -299,6 +382,7 @@ class Life:
             for sent in self.sent.values():
                 sent.facts = [fact for fact in sent.facts if fact.end <= len(self.bench.log)]
             self.sent = {body: sent for body, sent in self.sent.items() if sent.facts}
+            self.pauses = [each for each in self.pauses if each.end <= len(self.bench.log)]
         else:
             self.bench.kill()
         if self.random.random() < 0.3:
@@ -331,10 +415,22 @@ class Life:
         for queue_id, queue in self.bench.delivery._queues.items():
             _, end = self.bench.store.queue_bounds(SCHEDULE_TOPIC, queue_id)
             assert end - queue.settled.low - queue.settled.above.count == by_queue[queue_id]
+        for topic in _TOPICS:
+            for group in _GROUPS:
+                members = [body for body in pending if (self.sent[body].topic, self.sent[body].group) == (topic, group)]
+                assert partitions.totals_of_group(topic, group).messages == len(members), "a group is counted wrongly"
         retried = {entry[2] for entry in self.bench.delivery._hand_over.retries.entries()}
-        policy = self.bench.delivery.control.policy
-        if not retried and policy is None and self.bench.delivery._hand_over._paused_until_ms == 0:
-            expected = min((self.sent[body].now.due_ms or 0 for body in pending), default=None)
+        control = self.bench.delivery.control
+        if (
+            not retried
+            and control.policy is None
+            and not control.is_paused
+            and self.bench.delivery._hand_over._paused_until_ms == 0
+        ):
+            # While changes of groups are being applied, some messages are due earlier than the index knows.
+            waiting = [self.sent[body] for body in pending if not self.bench.delivery.timeline.sweep]
+            dues = [sent.now.due_ms or 0 for sent in waiting if not self.is_paused(sent.topic, sent.group)]
+            expected = min(dues, default=None)
             wakeup_ms = self.bench.delivery.next_wakeup_ms()
             # The timeline may wake up for a message that has ended, but never too late.
             assert expected is None or (wakeup_ms is not None and wakeup_ms <= expected)

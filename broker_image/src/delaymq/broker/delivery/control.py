@@ -1,7 +1,8 @@
-"""Delivery policy: pauses deliveries, or spreads or drops overdue messages after a restore.
+"""Delivery policy of one store: spreads or drops overdue messages, or pauses deliveries after a restore.
 
 The policy is stored in delaymq/delivery.json, so that a restart does not deliver messages that an administrator wants
-to inspect first.
+to inspect first. A pause on request is a fact in the log instead (`changes/pauses`). That of a restored or cloned store
+is not, because the log of such a store is to remain that of its source until someone decides otherwise.
 """
 
 from __future__ import annotations
@@ -13,9 +14,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
+from delaymq.broker.delivery.changes.changes import BROKER, Requester
+from delaymq.broker.delivery.pause_facts import ALL
 from delaymq.schedule.timeline import PacedTimeline, Timeline
+from delaymq.schedule.timeline.inspection import due_count
 
 if TYPE_CHECKING:
+    from delaymq.broker.delivery.changes.pauses import Pauses
     from delaymq.broker.delivery.hand_over import HandOver
     from delaymq.broker.delivery.reader import DeliveryStore
 
@@ -89,11 +94,13 @@ class DeliveryControl:
         store: DeliveryStore,
         timeline: Timeline,
         hand_over: HandOver,
+        pauses: Pauses,
         now_ms: Callable[[], int],
     ) -> None:
         self._store = store
         self._timeline = timeline
         self._hand_over = hand_over
+        self._pauses = pauses
         self._now_ms = now_ms
         self.policy: DeliveryPolicy | None = None
         """Current policy; None if messages are delivered when they are due."""
@@ -103,33 +110,46 @@ class DeliveryControl:
         policy = self._store.own_files.load(FILE_NAME, decode_policy)
         if policy is not None:
             self._take(policy)
-            if policy.mode is DeliveryMode.PAUSED:
-                _logger.warning("deliveries are paused: resume them with `delaymq delay resume`")
+        if self.is_paused:
+            _logger.warning("deliveries are paused: resume them with `delaymq delay resume`")
 
-    def pause(self) -> None:
-        """Pause deliveries. OSError: the policy could not be stored, and nothing changed."""
+    @property
+    def is_paused(self) -> bool:
+        """Whether all deliveries are paused, by the log or by the stored policy."""
+        return self._pauses.of_all is not None or (self.policy is not None and self.policy.mode is DeliveryMode.PAUSED)
+
+    def pause(self, requester: Requester = BROKER) -> None:
+        """Pause deliveries; the log states it. StoreError: nothing changed."""
+        if not self.is_paused:
+            self._pauses.pause(*ALL, requester)
+
+    def pause_locally(self) -> None:
+        """Pause deliveries of this store alone, without a statement in the log. OSError: nothing changed."""
         if self.policy is None or self.policy.mode is not DeliveryMode.PAUSED:
             self._take(DeliveryPolicy(mode=DeliveryMode.PAUSED, since_ms=self._now_ms()), save=True)
 
-    def resume(self) -> None:
-        """Deliver each message when it is due, and overdue messages immediately. OSError."""
+    def resume(self, requester: Requester = BROKER) -> None:
+        """Deliver each message when it is due, and overdue messages immediately. OSError, StoreError."""
         self._remove()
         self._release()
+        self._pauses.resume(*ALL, requester)
 
-    def spread(self, over_ms: int) -> None:
-        """Deliver the messages that are overdue now evenly over this time in ms, by due time. OSError."""
+    def spread(self, over_ms: int, requester: Requester = BROKER) -> None:
+        """Deliver the messages that are overdue now evenly over this time in ms, by due time. OSError, StoreError."""
         now_ms = self._now_ms()
         self._take(DeliveryPolicy(mode=DeliveryMode.SPREAD, since_ms=now_ms, over_ms=over_ms), save=True)
+        self._pauses.resume(*ALL, requester)
 
-    def drop(self, up_to_ms: int) -> None:
-        """Settle messages due at or before `up_to_ms` by marks instead of delivering them. OSError."""
+    def drop(self, up_to_ms: int, requester: Requester = BROKER) -> None:
+        """Settle messages due at or before `up_to_ms` by marks instead of delivering them. OSError, StoreError."""
         now_ms = self._now_ms()
         policy = DeliveryPolicy(mode=DeliveryMode.DROP, since_ms=now_ms, up_to_ms=min(up_to_ms, now_ms))
         self._take(policy, save=True)
+        self._pauses.resume(*ALL, requester)
 
     def overdue(self, now_ms: int) -> int:
         """Return the number of pending messages due at `now_ms`, except those that wait for a retry."""
-        return self._hand_over.spread_left + self._timeline.due_count(now_ms)
+        return self._hand_over.spread_left + due_count(self._timeline, now_ms)
 
     def finish_if_done(self) -> None:
         """End a completed policy; called after hand-overs."""
@@ -152,7 +172,9 @@ class DeliveryControl:
 
     def as_json(self, now_ms: int) -> dict[str, object] | None:
         """Return `held` of /api/v1/delay; None without a policy."""
-        policy = self.policy
+        policy, of_all = self.policy, self._pauses.of_all
+        if of_all is not None:
+            policy = DeliveryPolicy(mode=DeliveryMode.PAUSED, since_ms=of_all.since_ms)
         if policy is None:
             return None
         return {

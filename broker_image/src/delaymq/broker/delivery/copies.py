@@ -21,7 +21,7 @@ _CLOSED = frozenset({names.SCHEDULE_TOPIC, names.TIMER_TOPIC, names.OP_HALF_TOPI
 special case."""
 
 
-_IDENTIFYING: Final = (names.UNIQUE_KEY, names.REAL_TOPIC, names.REAL_QUEUE_ID, names.DELAY_KEY)
+_IDENTIFYING: Final = (names.UNIQUE_KEY, names.REAL_TOPIC, names.REAL_QUEUE_ID, names.DELAY_KEY, names.DELAY_GROUP)
 """Properties of a message that a mark alone has as well, by which it is found."""
 _DUE_BEGINNING: Final = f"\x02{names.DUE}\x01".encode()
 """Start of a due time in encoded properties, unless it is the first one."""

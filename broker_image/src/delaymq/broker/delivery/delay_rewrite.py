@@ -11,6 +11,7 @@ from delaymq.broker.delivery.status import DeliveryCounters
 from delaymq.broker.delivery.timed.requests import (
     OnSameKey,
     check_expiry,
+    delay_group,
     delay_key,
     expiry_ms,
     on_same_key,
@@ -25,6 +26,7 @@ from delaymq.message.marks import DUE_WIDTH, MARK_WIDTH, format_due
 from delaymq.message.properties import MAX_PROPERTIES_BYTES, encode_properties
 from delaymq.message.record import Record, record_bytes
 from delaymq.message.timed_marks import Statement, first_due, replacing_due
+from delaymq.schedule.timeline.partitions import Partitions
 from delaymq.store.errors import StoreFailedError
 from delaymq.store.layout import CHANGED_VERSION, TIMED_VERSION
 from delaymq.store.model import NewRecord
@@ -41,6 +43,9 @@ TIMED_ROOM_BYTES = 256
 _MAX_NON_BODY_BYTES = 128 + names.MAX_TOPIC_LENGTH + MAX_PROPERTIES_BYTES
 """Maximum size of a record without its body: fixed fields, topic, properties."""
 _SCHEDULES = frozenset(names.TIMER_PROPERTIES)
+_NAMES = frozenset((names.DELAY_KEY, names.DELAY_GROUP))
+MAX_GROUPS = 100_000
+"""Limit of the groups with pending messages."""
 _INTEGER = re.compile(r"[+-]?[0-9]{1,10}\Z")
 _MAX_INT = 2**31 - 1
 _WIDEST_CHARACTER_BYTES = 4
@@ -139,6 +144,8 @@ class DelayIngress:
         self._may_state = store.format_version >= TIMED_VERSION
         self.with_key: Callable[[str, str], tuple[Record, Pending] | None] = lambda topic, key: None
         """Returns the pending message of a topic with a DELAY_KEY, and the record that holds it."""
+        self.partitions = Partitions()
+        """Those of the index of pending messages."""
         self.on_first_timed: Callable[[], object] | None = None
         """Called before the first timed message is stored."""
 
@@ -190,8 +197,8 @@ class DelayIngress:
         due_ms = request.due_ms(now_ms)
         if due_ms > _LATEST_DUE_MS:
             raise IllegalMessageError(f"the message would be due at {due_ms}: choose a time before {_LATEST_DUE_MS} ms")
-        if due_ms <= now_ms and names.DELAY_KEY in properties:
-            return now_ms  # it may replace a pending message
+        if due_ms <= now_ms and not _NAMES.isdisjoint(properties):
+            return now_ms  # it may replace a pending message, or its group be paused
         return due_ms if due_ms > now_ms else None
 
     def prepare_timed(
@@ -212,6 +219,8 @@ class DelayIngress:
         """
         replaced, key = None, delay_key(properties)
         check_expiry(properties)
+        if (group := delay_group(properties)) is not None and not is_commit:
+            self._check_group(topic, group)
         if key is not None:
             try:
                 replaced = self._replaced(properties, topic, key)
@@ -240,10 +249,19 @@ class DelayIngress:
         if self.on_first_timed is not None:
             self.on_first_timed()
             self.on_first_timed = None
-        if key is not None or names.DELAY_EXPIRE_MS in properties:
+        if not names.MANAGED_DELAY.isdisjoint(properties):
             _drop_level(properties, due_ms - self._now_ms())
         properties.update(added)
         return statement
+
+    def _check_group(self, topic: str, group: str) -> None:
+        """Raise IllegalMessageError if there are too many groups for another one."""
+        partitions = self.partitions
+        if partitions.groups >= MAX_GROUPS and not partitions.has_group(topic, group):
+            raise IllegalMessageError(
+                f"{MAX_GROUPS} groups have pending messages: send the message without {names.DELAY_GROUP}, or with a"
+                " group that has pending messages"
+            )
 
     def _replaced(self, properties: dict[str, str], topic: str, key: str) -> Pending | None:
         """Return the pending message that a new one with the same key replaces. KeyPendingError."""
@@ -282,10 +300,12 @@ class DelayIngress:
                 " log segment (mappedFileSizeCommitLog): send a smaller message"
             )
 
-    def check_half(self, properties: dict[str, str]) -> None:
-        """Raise IllegalMessageError if a half message could not be committed because of its DELAY_KEY."""
+    def check_half(self, properties: dict[str, str], topic: str) -> None:
+        """Raise IllegalMessageError if a half message could not be committed because of its key or group."""
         if requested_level(properties) or not _SCHEDULES.isdisjoint(properties):
             check_expiry(properties)
+            if (group := delay_group(properties)) is not None:
+                self._check_group(topic, group)
             if delay_key(properties) is None:
                 return
             require_all_keys(self._store)

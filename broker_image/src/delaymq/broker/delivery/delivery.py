@@ -11,7 +11,9 @@ import logging
 from collections.abc import Callable
 
 from delaymq.broker.delivery.changes.changes import Changes
+from delaymq.broker.delivery.changes.groups import GroupChanges
 from delaymq.broker.delivery.changes.lookup import Lookup
+from delaymq.broker.delivery.changes.pauses import Pauses
 from delaymq.broker.delivery.control import DeliveryControl
 from delaymq.broker.delivery.delay_rewrite import DelayIngress, DelaySettings
 from delaymq.broker.delivery.hand_over import HandOver
@@ -115,14 +117,19 @@ class Delivery:
         self.lookup = Lookup(store, self._reader, self.timeline, self.is_settled)
         """Finds messages by unique id and DELAY_KEY."""
         self.ingress.with_key = self.lookup.pending_with_key
+        self.ingress.partitions = self.timeline.partitions
         self.changes = self._make_changes()
         """Changes pending messages on request."""
+        self.group_changes = self._make_group_changes()
+        """Changes all messages of a group on request."""
+        self.pauses = Pauses(store, self.timeline, self._hand_over, replay.timed.pauses, now_ms)
+        """Pauses of topics and groups, and of all deliveries."""
         self._resume(replay)
         self._offsets_file = OffsetsFile(store, self.delay_offsets, self._throttled)
         self.carrier = self._make_carrier()
         """Carries pending messages forward, so that old segments can be deleted."""
-        self._pin = DeliveryPin(store, self.timeline)
-        self.control = DeliveryControl(store, self.timeline, self._hand_over, now_ms)
+        self._pin = DeliveryPin(store, self.timeline, self.pauses)
+        self.control = DeliveryControl(store, self.timeline, self._hand_over, self.pauses, now_ms)
         """Delivery policy. A caller that changes it must call `wake`."""
         self.control.load()
 
@@ -131,6 +138,17 @@ class Delivery:
             self._store,
             self.timeline,
             self._queues,
+            self.settings,
+            self.counters,
+            self._now_ms,
+            forget=self._hand_over.forget,
+            announce=self._announce,
+        )
+
+    def _make_group_changes(self) -> GroupChanges:
+        return GroupChanges(
+            self._store,
+            self.timeline,
             self.settings,
             self.counters,
             self._now_ms,
@@ -148,6 +166,7 @@ class Delivery:
             self._now_ms,
             self._hand_over.give_up,
             self.lookup.pending_in,
+            self.pauses,
         )
 
     def _resume(self, replay: Replay) -> None:
@@ -203,7 +222,7 @@ class Delivery:
     def state(self) -> dict[str, object]:
         """Return the state for a snapshot, which is valid for the current end of the log."""
         self._saving = Capture(self.timeline)
-        return state_of(self._queues, self._saving.reference, self._store.format_version)
+        return state_of(self._queues, self._saving.reference, self.pauses.as_json(), self._store.format_version)
 
     def state_files(self) -> StateFiles | None:
         """Return the files to which the result of `state` refers."""
@@ -325,7 +344,8 @@ class Delivery:
 
     def set_settings(self, settings: DelaySettings) -> None:
         """Apply a changed configuration."""
-        self.settings = self.ingress.settings = self.carrier.settings = self.changes.settings = settings
+        self.settings = self.ingress.settings = self.carrier.settings = settings
+        self.changes.settings = self.group_changes.settings = settings
 
     def status(self) -> dict[str, object]:
         """Return the content of `/api/v1/delay`."""
@@ -366,7 +386,11 @@ class Delivery:
         if now_ms < self._merge_at_ms <= now_ms + _MERGE_RETRY_MS:
             return False
         try:
-            return self.timeline.maintain()
+            is_sweeping = bool(self.timeline.sweep)
+            has_more = self.timeline.maintain()
+            if is_sweeping and (due_ms := self.timeline.next_due_ms()) is not None:
+                self._announce(due_ms)  # messages of a group may be due earlier now
+            return has_more
         except TimelineDamagedError as error:
             self._hand_over.stop(error)
         except OSError as error:

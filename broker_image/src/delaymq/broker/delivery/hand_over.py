@@ -95,7 +95,9 @@ class HandOver:
         """Whether records that the store currently dispatches were appended by this class."""
         self.retries = RetryQueue(backoff)
         self.paused = False
-        """Whether nothing is delivered until someone resumes deliveries."""
+        """Whether nothing is delivered until someone resumes deliveries, or the broker is restarted."""
+        self.is_paused_by_log = False
+        """Whether the log states that all deliveries are paused."""
         self.drop_up_to_ms: int | None = None
         """Messages due at or before this time are settled without being delivered."""
         self.spread: PacedTimeline | None = None
@@ -151,7 +153,7 @@ class HandOver:
     def next_wakeup_ms(self) -> int | None:
         """Return the wall-clock time of the next hand-over, possibly in the past; None if nothing is pending or
         deliveries are paused."""
-        if self.paused:
+        if self.paused or self.is_paused_by_log:
             return None
         wakeup_ms = self._scheduler.next_wakeup_ms()
         if wakeup_ms is not None and self._is_paused(self._now_ms()):
@@ -167,7 +169,7 @@ class HandOver:
 
         While the result is not 0, call it again as soon as other work has run; otherwise, at `next_wakeup_ms`.
         """
-        if self.paused or self._is_paused(now_ms):
+        if self.paused or self.is_paused_by_log or self._is_paused(now_ms):
             return 0
         handed_over = 0
         try:
@@ -228,11 +230,14 @@ class HandOver:
         waiting: list[_Plain] = []
         copies: list[NewRecord] = []
         taken, key_of, read = self._timeline.taken, self._timeline.partitions.key, self._store.read_bytes
+        has_pauses, hold_if_paused = self._timeline.queues.has_pauses, self._timeline.holding.hold_if_paused
         partition, topic, level, settled = -1, "", 0, None
         for position, entry in enumerate(batch):
             pending = taken(entry[2])
             if pending is None:
                 continue  # it has ended while it waited for another attempt
+            if has_pauses and hold_if_paused(pending):
+                continue
             try:
                 if pending.partition != partition:
                     topic, _, level = key_of(pending.partition)

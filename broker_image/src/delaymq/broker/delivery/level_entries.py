@@ -52,7 +52,7 @@ def pending_of(index: Timeline, record: Dispatched, mark: TimedMark | None) -> P
     identity = place if mark is None else mark.identity
     topic, level = properties.get(names.REAL_TOPIC, ""), level_of_queue(record.queue_id)
     account = properties.get(names.ACCOUNT)
-    number = index.partitions.account_number(account) if account else 0
+    number = index.partitions.owner_number(account) if account else 0
     partition = index.partitions.number(topic, level=level)
     return Pending(max(record.tags_code, 0), identity, place, record.size, number, partition)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from delaymq.broker.delivery.changes.pauses import Pauses
 from delaymq.broker.delivery.durable_value import DurableValue
 from delaymq.broker.delivery.reader import DeliveryStore
 from delaymq.schedule.timeline import Timeline
@@ -14,9 +15,10 @@ class DeliveryPin:
     both.
     """
 
-    def __init__(self, store: DeliveryStore, timeline: Timeline) -> None:
+    def __init__(self, store: DeliveryStore, timeline: Timeline, pauses: Pauses) -> None:
         self._store = store
         self._timeline = timeline
+        self._pauses = pauses
         self._as_on_disk = DurableValue(store, self._now, self._now())
 
     def oldest(self) -> int | None:
@@ -26,6 +28,7 @@ class DeliveryPin:
         return oldest if oldest < self._store.end_offset else None
 
     def _now(self) -> int:
-        """Return the start of the oldest segment that holds a pending message, or the end of the log."""
-        first = self._timeline.holders.first()
-        return self._store.end_offset if first is None else min(first, self._store.end_offset)
+        """Return the start of the oldest segment that holds a pending message or the mark of a pause, or the log's
+        end."""
+        offsets = self._timeline.holders.first(), self._pauses.oldest()
+        return min((offset for offset in offsets if offset is not None), default=self._store.end_offset)

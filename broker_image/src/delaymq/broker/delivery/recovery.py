@@ -32,7 +32,7 @@ from delaymq.message.timed_marks import TimedMark
 from delaymq.schedule import Settled
 from delaymq.schedule.timeline import RunFiles, Timeline
 from delaymq.schedule.timeline.runs import Sizes
-from delaymq.store.layout import BASE_VERSION, CHANGED_VERSION, TIMED_VERSION
+from delaymq.store.layout import BASE_VERSION, CHANGED_VERSION, MANAGED_VERSION, TIMED_VERSION
 from delaymq.store.model import Dispatched
 
 STATE_VERSION = 1
@@ -48,7 +48,9 @@ _NO_TOPIC = 0
 _logger = logging.getLogger(__name__)
 
 
-def state_of(queues: dict[int, QueueState], timeline: dict[str, object], version: int) -> dict[str, object]:
+def state_of(
+    queues: dict[int, QueueState], timeline: dict[str, object], pauses: list[list[object]], version: int
+) -> dict[str, object]:
     """Return the state for a snapshot: `{"version": 1, "queues": {"0": {"low": n, "above": […], "foreign": […]}}, …}`.
 
     `timeline` describes the index of pending messages. `version` is the format version of the store.
@@ -60,6 +62,8 @@ def state_of(queues: dict[int, QueueState], timeline: dict[str, object], version
         "levelsInTimeline": True,
         "statements": version >= TIMED_VERSION,
         "changes": version >= CHANGED_VERSION,
+        "groups": version >= MANAGED_VERSION,
+        "pauses": pauses,
     }
 
 
@@ -140,7 +144,8 @@ class Replay:
         version = BASE_VERSION
         if reference is not None and stated.get("statements") is not False:
             version = CHANGED_VERSION if stated.get("changes") is True else TIMED_VERSION
-        self.timed.restore(reference, whole_log=state is None, version=version)
+            version = MANAGED_VERSION if stated.get("groups") is True else version
+        self.timed.restore(reference, stated.get("pauses", []), whole_log=state is None, version=version)
         self._has_levels = reference is not None and stated.get("levelsInTimeline") is True
 
     def _start(self, state: object | None) -> None:
@@ -172,12 +177,12 @@ class Replay:
         elif record.topic == names.TIMER_TOPIC:
             self.timed.entry(record)
             if names.MARK in record.properties:
-                self.timed.version = CHANGED_VERSION
+                self.timed.require(CHANGED_VERSION)
                 self._claim(record)  # it was moved from a delay level
         elif not _SETTLING.isdisjoint(record.properties):
             mark = self.timed.settle(record)
             if mark is not None and mark.queue is not None:
-                self.timed.version = CHANGED_VERSION
+                self.timed.require(CHANGED_VERSION)
                 self._settle_named_by(mark, record.properties.get(names.REAL_TOPIC, ""))
             else:
                 self._claim(record)

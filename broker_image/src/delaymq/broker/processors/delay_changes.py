@@ -77,7 +77,7 @@ def make_change(broker: Broker, request: ChangeRequest, requester: Requester) ->
 
 def _answer(broker: Broker, request: ChangeRequest, outcome: Outcome, more: dict[str, str]) -> Response | Deferred:
     if outcome.fate is not None:
-        return _not_done(f"{request.action} of the message with {request.target}: {outcome}", outcome.fate)
+        return _not_done(f"{request.action} of {request.target}: {outcome}", outcome.fate)
     place = end = 0
     if outcome.changed:
         place, end = outcome.changed[0].place, outcome.changed[-1].end
@@ -87,7 +87,7 @@ def _answer(broker: Broker, request: ChangeRequest, outcome: Outcome, more: dict
         "queueOffset": "0",
         "MSG_REGION": broker.region,
         "TRACE_ON": broker.trace_on,
-        "delayChanged": str(len(outcome.changed)),
+        "delayChanged": str(outcome.messages),
         **more,
     }
     if outcome.changed and outcome.changed[0].due_ms is not None:

@@ -124,7 +124,7 @@ def _half(
     """Return topic, queue and properties of a half message. Raises RequestError if its commit could not be stored."""
     try:
         broker.delivery.ingress.check_level(level)
-        broker.delivery.ingress.check_half(properties)
+        broker.delivery.ingress.check_half(properties, topic)
     except IllegalMessageError as error:
         raise message_illegal(str(error)) from error
     return broker.transactions.prepare(properties, topic, queue_id)

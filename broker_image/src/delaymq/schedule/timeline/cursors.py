@@ -87,7 +87,7 @@ class Cursor:
 class EntryQueue:
     """Entries of memory and runs, taken in the order of their keys; of several with one key, only the newest counts."""
 
-    __slots__ = ("_closed", "_cursors", "_fresh", "_new", "_new_ms", "_sequence", "is_ready")
+    __slots__ = ("_closed", "_cursors", "_fresh", "_new", "_new_ms", "_sequence", "is_parked", "is_ready")
 
     def __init__(self) -> None:
         self._fresh: list[tuple[int, int, int, Pending]] = []
@@ -101,6 +101,8 @@ class EntryQueue:
         self._sequence = 0
         self.is_ready = False
         """Whether the timeline takes from this queue because an entry is due."""
+        self.is_parked = False
+        """Whether nothing is taken from this queue, because its topic or group is paused."""
 
     def add(self, entry: Pending) -> bool:
         """Add an entry that is in memory; return whether it may be due before all others."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple, TypeAlias
 
 ENTRY: Final = struct.Struct(">qqqiI")
-"""Due time in ms, identity, physical offset of the record that holds the message, its size, number of the account.
+"""Due time in ms, identity, physical offset of the record that holds the message, its size, number of the owner.
 
 All numbers are positive, so packed entries in the order of their bytes are in the order of due time and identity.
 """
@@ -33,10 +33,10 @@ class Pending(NamedTuple):
     """Physical offset of the record that holds the message now."""
     size: int
     """Size of that record in bytes."""
-    account: int
-    """Number of the producer's account (`Partitions.account_number`)."""
+    owner: int
+    """Number of the producer's account and of the message's group (`Partitions.owner_number`)."""
     partition: int
-    """Number of the message's topic and group (`Partitions.number`)."""
+    """Number of the message's topic and delay level (`Partitions.number`)."""
 
     def packed(self) -> bytes:
         """Return the packed entry."""

@@ -14,9 +14,12 @@ from typing import Final, NamedTuple, TypeAlias
 
 from delaymq.schedule.buckets import Buckets
 from delaymq.schedule.timeline.cursors import Key
-from delaymq.schedule.timeline.entries import ENTRY, ENTRY_BYTES, NO_RECORD, Pending, Row, unpacked
+from delaymq.schedule.timeline.entries import ENTRY_BYTES, NO_RECORD, Pending, Row, unpacked
 from delaymq.schedule.timeline.merging import Range
+from delaymq.schedule.timeline.partitions import MOVED
 from delaymq.schedule.timeline.runs import Run
+from delaymq.schedule.timeline.searching import newest_rows
+from delaymq.schedule.timeline.sweeping import owners_of
 from delaymq.schedule.timeline.timeline import Timeline
 
 STEP_ENTRIES: Final = 4_096
@@ -24,9 +27,6 @@ STEP_ENTRIES: Final = 4_096
 _READ_ENTRIES: Final = 2_048
 """Up to this many entries are read and searched in memory."""
 _ROWS_AT_ONCE: Final = 64
-_KEYS_AT_ONCE: Final = 64
-_DENSE: Final = 16
-"""Up to this many entries per wanted key are read instead of searched for."""
 _NUMBERS: Final = ENTRY_BYTES // 8
 """Numbers of 8 bytes in a packed entry; the second one is the identity, and the third one the record."""
 
@@ -36,7 +36,7 @@ END_KEY: Final = 1 << 63, 0
 """After all entries."""
 
 _RankedRow: TypeAlias = tuple[int, int, int, int, int, int]
-"""Due time, identity, rank (the lower, the newer), record, size and account."""
+"""Due time, identity, rank (the lower, the newer), record, size and owner."""
 
 
 class IndexSize(NamedTuple):
@@ -51,12 +51,13 @@ class IndexSize(NamedTuple):
 
 def index_size(timeline: Timeline) -> IndexSize:
     """Return the size of the index."""
-    return IndexSize(len(timeline.runs), sum(run.file_bytes for run in timeline.runs), timeline.merging_entries)
+    return IndexSize(len(timeline.runs), sum(run.file_bytes for run in timeline.runs), timeline.compaction.entries)
 
 
 class _Contents(NamedTuple):
     """Contents of a partition at one time."""
 
+    timeline: Timeline
     partition: int
     ranges: list[Range]
     """Entries in runs, those of the newest run first."""
@@ -90,6 +91,7 @@ class _Reader:
         if (self._timeline.runs[-1] if self._timeline.runs else None) is not self._newest:
             self._group()
         return _Contents(
+            self._timeline,
             partition,
             self._timeline.ranges(partition),
             self._held.get(partition, ()),
@@ -130,6 +132,19 @@ def count_by_due(timeline: Timeline, partitions: Iterable[int], buckets: Buckets
                 yield
 
 
+def due_count(timeline: Timeline, now_ms: int) -> int:
+    """Return the number of messages due at `now_ms`, except taken and paced ones. OSError, TimelineDamagedError."""
+    queues = timeline.queues
+    fresh = sum(entry.due_ms <= now_ms and not queues.is_paced(entry.due_ms) for entry in timeline.held_messages)
+    counts = [
+        cursor.run.find(cursor.head, cursor.end, (now_ms + 1, 0)) - cursor.head
+        for partition in timeline.partitions.pending()
+        for cursor in timeline.open_cursors(partition)
+        if cursor.queue is not queues.paced
+    ]
+    return fresh + sum(counts)
+
+
 def _add_range(part: Range, buckets: Buckets) -> Iterator[None]:
     run, index, end = part
     while end - index > _READ_ENTRIES:
@@ -155,7 +170,7 @@ def _uncounted(contents: _Contents) -> Iterator[Key | None]:
     """Yield the key of each entry in a run that does not count, and None where the caller may interrupt.
 
     Such an entry ends an older one, or a newer one with the same key ends or replaces it. Only entries that another run
-    made necessary have an older one: their record differs from their identity.
+    made necessary have an older one: their record differs from their identity, or their group was moved.
     """
     ranges = contents.ranges
     for number, part in enumerate(ranges):
@@ -163,10 +178,10 @@ def _uncounted(contents: _Contents) -> Iterator[Key | None]:
             yield from (row[:2] for row in rows if row[2] == NO_RECORD)
             keys = [row[:2] for row in rows]
             yield None
-            for row in _newest_rows(ranges[number + 1 :], keys):
+            for row in newest_rows(ranges[number + 1 :], keys):
                 yield None if row is None else row[:2]
-    replaced = {entry[:2] for entry in contents.held if entry.record != entry.identity}
-    for row in _newest_rows(ranges, sorted({*replaced, *contents.ended})):
+    replaced = {entry[:2] for entry in contents.held if entry.record != entry.identity or entry.owner & MOVED}
+    for row in newest_rows(ranges, sorted({*replaced, *contents.ended})):
         if row is None:
             yield None
         elif row[2] != NO_RECORD:
@@ -180,44 +195,10 @@ def _later_rows(part: Range) -> Iterator[list[Row]]:
         data = run.read(at, min(STEP_ENTRIES, end - at))
         numbers = array("q", data)
         is_first = numbers[1::_NUMBERS] == numbers[2::_NUMBERS]
-        yield [] if is_first else [row for row in unpacked(data) if row[1] != row[2]]
-
-
-def _newest_rows(ranges: list[Range], keys: list[Key]) -> Iterator[Row | None]:
-    """Yield the newest row of each key that `ranges` contain, and None where the caller may interrupt.
-
-    `keys` are sorted, and `ranges` begin with the newest one.
-    """
-    for part in ranges:
-        if not keys:
-            return
-        found = set()
-        for row in _rows_at(part, keys):
-            if row is not None:
-                found.add(row[:2])
-            yield row
-        if found:
-            keys = [key for key in keys if key not in found]
-
-
-def _rows_at(part: Range, keys: list[Key]) -> Iterator[Row | None]:
-    """Yield the rows with these sorted keys, and None where the caller may interrupt."""
-    run, first, end = part
-    for at in range(0, len(keys), _KEYS_AT_ONCE):
-        chunk = keys[at : at + _KEYS_AT_ONCE]
-        first = run.find(first, end, chunk[0])
-        after = run.find(first, end, (chunk[-1][0], chunk[-1][1] + 1))
-        if after - first <= _DENSE * len(chunk):
-            wanted = set(chunk)
-            rows = unpacked(run.read(first, after - first)) if first < after else ()
-            yield from (row for row in rows if row[:2] in wanted)
+        if is_first and max(owners_of(data)) < MOVED:
+            yield []
         else:
-            for key in chunk:
-                first = run.find(first, after, key)
-                if first < after and run.key_at(first) == key:
-                    yield ENTRY.unpack(run.read(first, 1))
-        first = after
-        yield None
+            yield [row for row in unpacked(data) if row[1] != row[2] or row[4] & MOVED]
 
 
 # Messages.
@@ -335,21 +316,27 @@ def _first_key(contents: _Contents, default: Key) -> Key:
 
 
 def _in_order(contents: _Contents) -> Iterator[Pending | None]:
-    """Yield the pending messages of a partition by due time, and None where the caller may interrupt."""
+    """Yield the pending messages of a partition by due time, and None where the caller may interrupt.
+
+    Messages to which an order is to be applied are missing.
+    """
+    sweep = contents.timeline.sweep
     sources: list[Iterable[_RankedRow]] = [_ranked_rows(part, rank) for rank, part in enumerate(contents.ranges)]
     sources.append((*entry[:2], -1, *entry[2:5]) for entry in sorted(contents.held))
     ended, previous = set(contents.ended), None
-    for due_ms, identity, rank, record, size, account in merge(*sources):
+    for due_ms, identity, rank, record, size, owner in merge(*sources):
         key = due_ms, identity
+        entry: Pending | None = None
         if key != previous and record != NO_RECORD and (rank < 0 or key not in ended):
-            yield Pending(due_ms, identity, record, size, account, contents.partition)
-        else:
-            yield None
+            entry = Pending(due_ms, identity, record, size, owner, contents.partition)
+            if sweep and rank >= 0 and sweep.applied(entry) is not entry:
+                entry = None
+        yield entry
         previous = key
 
 
 def _ranked_rows(part: Range, rank: int) -> Iterator[_RankedRow]:
     run, first, end = part
     for at in range(first, end, _ROWS_AT_ONCE):
-        for due_ms, identity, record, size, account in unpacked(run.read(at, min(_ROWS_AT_ONCE, end - at))):
-            yield due_ms, identity, rank, record, size, account
+        for due_ms, identity, record, size, owner in unpacked(run.read(at, min(_ROWS_AT_ONCE, end - at))):
+            yield due_ms, identity, rank, record, size, owner

@@ -26,7 +26,9 @@ class PacedTimeline:
 
     def next_due_ms(self) -> int | None:
         """Return the time slot of the next message; None without one."""
-        return None if self._timeline.paced_due_ms() is None else self._slot_ms(self._given)
+        due_ms = self._timeline.paced_due_ms()
+        # It may be due later than its slot if the clock was set back.
+        return None if due_ms is None else max(self._slot_ms(self._given), due_ms)
 
     def _slot_ms(self, number: int) -> int:
         """Return the time slot of a message. Messages that were put back may exceed the total."""
@@ -38,7 +40,7 @@ class PacedTimeline:
         due = 0
         while due < count and self._slot_ms(self._given + due) <= now_ms:
             due += 1
-        taken = self._timeline.take_paced(due)
+        taken = self._timeline.take_paced(now_ms, due)
         self._given += len(taken)
         return taken
 

@@ -1,9 +1,9 @@
-"""Partitions of the index (topic, group and delay level), accounts, and exact counts of pending messages by both."""
+"""Partitions of the index, owners of messages (account and group), and exact counts of pending messages by both."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from delaymq.schedule.timeline.entries import Pending
 
@@ -21,21 +21,49 @@ class PartitionKey(NamedTuple):
     topic: str
     """Topic to which the messages are delivered; empty if it was unknown when they were added."""
     group: str = ""
+    """Group whose messages are in this partition because they came due while it was paused; empty for all others."""
     level: int = 0
     """Delay level; 0 for timed messages."""
 
 
+class Owner(NamedTuple):
+    """What messages have in common besides their partition."""
+
+    account: str
+    """Account of the producer; empty without one."""
+    topic: str = ""
+    """Topic of the group; empty without one."""
+    group: str = ""
+
+
+NO_OWNER: Final = 0
+"""Number of the owner of messages without account and group."""
+_LAST_OWNER: Final = 0x7FFF_FFFF
+MOVED: Final = 0x8000_0000
+"""Bit in the number of an owner whose messages were moved: its entries may have the keys of older ones."""
+
+
 class Partitions:
-    """Numbers of partitions and accounts, and counts. A number is used again only after a restart without a use."""
+    """Numbers of partitions and owners, and counts.
+
+    Numbers of partitions are used again only after a restart without a use, and numbers of owners never. An owner with
+    a group is forgotten with its last message.
+    """
 
     def __init__(self) -> None:
         self._keys: dict[int, PartitionKey] = {}
         self._numbers: dict[tuple[str, str, int], int] = {}
         self._of_topic: dict[str, list[int]] = {}
-        self._accounts: dict[str, int] = {"": 0}
-        self._account_names: list[str] = [""]
-        self._counts: dict[tuple[int, int], tuple[list[int], list[int]]] = {}
-        """Messages and bytes by partition and account, without zeroes, each next to those of its delay level."""
+        self._owners: dict[Owner, int] = {}
+        self._owner_keys: dict[int, Owner] = {}
+        self._of_group: dict[tuple[str, str], list[int]] = {}
+        """Owners by topic and group."""
+        self._next_owner = NO_OWNER
+        self.owner_number("")
+        self._counts: dict[tuple[int, int], tuple[list[int], list[int], list[int]]] = {}
+        """Messages and bytes by partition and owner, without zeroes, next to those of the partition and its level."""
+        self._of_partition: dict[int, list[int]] = {}
+        """Messages and bytes by partition, without zeroes."""
         self._of_levels: dict[int, list[int]] = {}
         """Messages and bytes by delay level."""
         self._next = 0
@@ -76,59 +104,149 @@ class Partitions:
 
     def pending(self) -> list[int]:
         """Return the numbers of the partitions with pending messages, in ascending order."""
-        return sorted({partition for partition, _ in self._counts})
+        return sorted(self._of_partition)
 
-    def account_number(self, account: str) -> int:
-        """Return the number of an account; 0 without one."""
-        number = self._accounts.get(account)
-        if number is None:
-            number = self._accounts[account] = len(self._account_names)
-            self._account_names.append(account)
+    # Owners.
+
+    def owner_number(self, account: str, topic: str = "", group: str = "") -> int:
+        """Return the number of an owner, which is created if it does not exist; 0 without account and group."""
+        owner = Owner(account, topic, group)
+        number = self._owners.get(owner)
+        return self._new_owner(owner) if number is None else number
+
+    def _new_owner(self, owner: Owner, bits: int = 0) -> int:
+        if self._next_owner > _LAST_OWNER:
+            raise OSError("the numbers of groups are used up: restart the broker without its snapshot")
+        number = self._next_owner | bits
+        self._add_owner(number, owner)
+        self._next_owner += 1
         return number
 
-    def account(self, number: int) -> str:
-        """Return the name of an account; empty without one."""
-        return self._account_names[number]
+    def _add_owner(self, number: int, owner: Owner) -> None:
+        self._owners[owner] = number
+        self._owner_keys[number] = owner
+        if owner.group:
+            self._of_group.setdefault((owner.topic, owner.group), []).append(number)
 
-    def count(self, partition: int, account: int, messages: int, record_bytes: int) -> None:
+    def owner(self, number: int) -> Owner:
+        """Return the names of an owner."""
+        return self._owner_keys[number]
+
+    def of_group(self, topic: str, group: str) -> list[int]:
+        """Return the numbers of the owners with a group of a topic."""
+        return list(self._of_group.get((topic, group), ()))
+
+    @property
+    def groups(self) -> int:
+        """Number of groups with pending messages."""
+        return len(self._of_group)
+
+    def has_group(self, topic: str, group: str) -> bool:
+        """Whether a group has pending messages."""
+        return (topic, group) in self._of_group
+
+    def totals_of_group(self, topic: str, group: str) -> Totals:
+        """Return the pending messages of a group."""
+        found = [self._counts[key][0] for key in self._keys_of_group(topic, group)]
+        return Totals(sum(each[0] for each in found), sum(each[1] for each in found))
+
+    def replace_owners(self, topic: str, group: str, *, is_ended: bool) -> dict[int, int]:
+        """Replace the owners with a group; return the new ones by former one.
+
+        With `is_ended`, their messages are not counted any more. Otherwise, all of them are counted in the partition of
+        the topic, and not as messages of a paused group.
+        """
+        counts = [(*key, *self._counts[key][0]) for key in self._keys_of_group(topic, group)]
+        formers = self.of_group(topic, group)
+        replaced = dict.fromkeys(formers, NO_OWNER)
+        if not is_ended:
+            for former in formers:
+                owner = self._owner_keys[former]
+                replaced[former] = self._new_owner(owner, MOVED)
+            home = self.number(topic)
+            for _, owner_number, messages, record_bytes in counts:
+                self.count(home, replaced[owner_number], messages, record_bytes)
+        for partition, owner_number, messages, record_bytes in counts:
+            self.count(partition, owner_number, -messages, -record_bytes)
+        for former in formers:
+            if former in self._owner_keys:
+                self.forget_owner(former)
+        return replaced
+
+    def _keys_of_group(self, topic: str, group: str) -> list[tuple[int, int]]:
+        numbers = [self._numbers.get((topic, each, 0)) for each in ("", group)]
+        return [
+            (number, owner)
+            for owner in self.of_group(topic, group)
+            for number in numbers
+            if number is not None and (number, owner) in self._counts
+        ]
+
+    def _uncounted(self, partition: int, owner: int) -> None:
+        """Forget a count of zero, and an owner with a group that has no messages any more."""
+        if not self._counts.pop((partition, owner))[1][0]:
+            del self._of_partition[partition]
+        if owner and (names := self._owner_keys[owner]).group:
+            others = (self._numbers.get((names.topic, each, 0), -1) for each in ("", names.group))
+            if not any((number, owner) in self._counts for number in others):
+                self.forget_owner(owner)
+
+    def forget_owner(self, number: int) -> None:
+        """Forget an owner with a group."""
+        names = self._owner_keys.pop(number)
+        if self._owners.get(names) == number:
+            del self._owners[names]
+        numbers = self._of_group[names.topic, names.group]
+        numbers.remove(number)
+        if not numbers:
+            del self._of_group[names.topic, names.group]
+
+    def forget_uncounted_owners(self) -> None:
+        """Forget the owners with groups of which no message is pending, after all statements of a log were read."""
+        counted = {owner for _, owner in self._counts}
+        for number in [number for number, names in self._owner_keys.items() if names.group and number not in counted]:
+            self.forget_owner(number)
+
+    # Counts.
+
+    def count(self, partition: int, owner: int, messages: int, record_bytes: int) -> None:
         """Add a number of messages, possibly negative, and the bytes of their records."""
-        found = self._counts.get((partition, account))
+        found = self._counts.get((partition, owner))
         if found is None:
-            found = [0, 0], self._of_levels.setdefault(self._keys[partition].level, [0, 0])
-            self._counts[partition, account] = found
-        own, of_level = found
+            of_level = self._of_levels.setdefault(self._keys[partition].level, [0, 0])
+            found = [0, 0], self._of_partition.setdefault(partition, [0, 0]), of_level
+            self._counts[partition, owner] = found
+        own, of_partition, of_level = found
         own[0] += messages
         own[1] += record_bytes
+        of_partition[0] += messages
+        of_partition[1] += record_bytes
         of_level[0] += messages
         of_level[1] += record_bytes
-        if not own[0]:
-            del self._counts[partition, account]
         self.messages += messages
         self.bytes += record_bytes
+        if not own[0]:
+            self._uncounted(partition, owner)
 
     def remove(self, entries: Iterable[Pending]) -> None:
         """Count messages as not pending any more."""
         table = self._counts
-        for _, _, _, size, account, partition in entries:
-            own, of_level = table[partition, account]
+        for _, _, _, size, owner, partition in entries:
+            own, of_partition, of_level = table[partition, owner]
             own[0] -= 1
             own[1] -= size
+            of_partition[0] -= 1
+            of_partition[1] -= size
             of_level[0] -= 1
             of_level[1] -= size
-            if not own[0]:
-                del table[partition, account]
             self.messages -= 1
             self.bytes -= size
+            if not own[0]:
+                self._uncounted(partition, owner)
 
     def of_partition(self, partition: int) -> Totals:
         """Return the pending messages of a partition."""
-        messages = record_bytes = 0
-        for account in range(len(self._account_names)):
-            found = self._counts.get((partition, account))
-            if found is not None:
-                messages += found[0][0]
-                record_bytes += found[0][1]
-        return Totals(messages, record_bytes)
+        return Totals(*self._of_partition.get(partition, (0, 0)))
 
     def totals(self, topic: str) -> Totals:
         """Return the pending messages of a topic."""
@@ -142,21 +260,20 @@ class Partitions:
     def topics(self) -> dict[str, Totals]:
         """Return the pending messages by topic, for topics that have any."""
         found: dict[str, Totals] = {}
-        for (partition, _), ((messages, record_bytes), _) in self._counts.items():
+        for partition, (messages, record_bytes) in self._of_partition.items():
             topic = self._keys[partition].topic
             known = found.get(topic, Totals(0, 0))
             found[topic] = Totals(known.messages + messages, known.bytes + record_bytes)
         return found
 
-    def classes(self) -> Iterator[tuple[PartitionKey, str, Totals]]:
-        """Yield names, account and pending messages of each class that has any."""
-        for (partition, account), (counts, _) in self._counts.items():
-            yield self._keys[partition], self._account_names[account], Totals(*counts)
+    def classes(self) -> Iterator[tuple[PartitionKey, Owner, Totals]]:
+        """Yield the names of partition and owner, and the pending messages, of each class that has any."""
+        for (partition, owner), (counts, _, _) in self._counts.items():
+            yield self._keys[partition], self._owner_keys[owner], Totals(*counts)
 
     def drop_unused(self, used: Iterable[int]) -> None:
         """Remove partitions without pending messages, except those that runs still contain."""
-        kept = set(used)
-        kept.update(partition for partition, _ in self._counts)
+        kept = {*used, *self._of_partition}
         for number in [number for number in self._keys if number not in kept]:
             key = self._keys.pop(number)
             del self._numbers[key]
@@ -165,12 +282,15 @@ class Partitions:
             if not numbers:
                 del self._of_topic[key.topic]
 
+    # State.
+
     def state(self) -> dict[str, object]:
         """Return the state as JSON-compatible data."""
         return {
             "partitions": [[number, *key] for number, key in self._keys.items()],
-            "accounts": self._account_names[1:],
-            "counts": [[*key, *counts] for key, (counts, _) in self._counts.items()],
+            "owners": [[number, *owner] for number, owner in self._owner_keys.items()],
+            "nextOwner": self._next_owner,
+            "counts": [[*key, *counts] for key, (counts, _, _) in self._counts.items()],
             "next": self._next,
         }
 
@@ -178,16 +298,37 @@ class Partitions:
     def from_state(cls, state: dict[str, object]) -> Partitions:
         """Return the partitions that `state()` described. ValueError, TypeError, KeyError if it is invalid."""
         partitions = cls()
-        keys, accounts, counts, following = (state[name] for name in ("partitions", "accounts", "counts", "next"))
-        if not (isinstance(keys, list) and isinstance(accounts, list) and isinstance(counts, list)):
-            raise ValueError("partitions, accounts and counts are lists")
+        keys, counts, following = (state[name] for name in ("partitions", "counts", "next"))
+        if not (isinstance(keys, list) and isinstance(counts, list)):
+            raise ValueError("partitions and counts are lists")
         for number, topic, group, *level in keys:
             partitions._add(int(number), PartitionKey(str(topic), str(group), *map(int, level)))
-        for account in accounts:
-            partitions.account_number(str(account))
-        for partition, account, messages, record_bytes in counts:
-            partitions.count(int(partition), int(account), int(messages), int(record_bytes))
+        partitions._restore_owners(state)
+        for partition, owner, messages, record_bytes in counts:
+            partitions.count(int(partition), int(owner), int(messages), int(record_bytes))
         if not isinstance(following, int) or any(number >= following for number in partitions._keys):
             raise ValueError("the next number of a partition is missing or in use")
         partitions._next = following
         return partitions
+
+    def _restore_owners(self, state: dict[str, object]) -> None:
+        if "accounts" in state:  # version 1, which had no groups
+            names = ["", *_names(state["accounts"])]
+            owners: object = [[number, name, "", ""] for number, name in enumerate(names)]
+            following: object = len(names)
+        else:
+            owners, following = state["owners"], state["nextOwner"]
+        if not isinstance(owners, list):
+            raise ValueError("owners is a list")
+        for number, account, topic, group in owners:
+            if int(number) != NO_OWNER:
+                self._add_owner(int(number), Owner(str(account), str(topic), str(group)))
+        if not isinstance(following, int) or any(number & ~MOVED >= following for number in self._owner_keys):
+            raise ValueError("the next number of an owner is missing or in use")
+        self._next_owner = following
+
+
+def _names(value: object) -> list[str]:
+    if not isinstance(value, list):
+        raise ValueError("accounts is a list")
+    return [str(each) for each in value]

@@ -8,8 +8,11 @@ the memory does not depend on the number of messages.
 from __future__ import annotations
 
 import struct
+from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from heapq import merge
+from itertools import groupby
+from operator import itemgetter
 from typing import Final
 
 from delaymq.schedule.timeline.entries import Pending
@@ -17,7 +20,7 @@ from delaymq.schedule.timeline.files import RunFile, TimelineDamagedError
 from delaymq.schedule.timeline.timeline import Timeline
 
 _STATEMENT: Final = struct.Struct(">qqqiII")
-"""Identity, place, due time in ms, size of the record (0: it does not hold the message), account, partition.
+"""Identity, place, due time in ms, size of the record (0: it does not hold the message), owner, partition.
 
 The order of the packed statements is that of identities and places.
 """
@@ -36,15 +39,21 @@ class Rebuilding:
         self._sorted_together = timeline.sizes.run_in_memory * _SORTED_RUNS
         self._statements: list[bytes] = []
         self._pieces: list[tuple[str, RunFile, int]] = []
+        self._group_changes: dict[tuple[str, str], list[tuple[int, int | None]]] = {}
+        """Places and due times of statements by topic and group, in the order of the log."""
 
     def hold(self, entry: Pending) -> None:
         """Note a record that holds a message and states its due time. OSError."""
-        due_ms, identity, record, size, account, partition = entry
-        self._note(_STATEMENT.pack(identity, record, due_ms, size, account, partition))
+        due_ms, identity, record, size, owner, partition = entry
+        self._note(_STATEMENT.pack(identity, record, due_ms, size, owner, partition))
 
     def change(self, identity: int, place: int, due_ms: int | None) -> None:
         """Note the statement at `place` that a message is due at another time or, without one, has ended. OSError."""
         self._note(_STATEMENT.pack(identity, place, _ENDED if due_ms is None else due_ms, 0, 0, 0))
+
+    def change_group(self, topic: str, group: str, place: int, due_ms: int | None) -> None:
+        """Note the statement at `place` about all messages of a group; without a due time, they have ended."""
+        self._group_changes.setdefault((topic, group), []).append((place, due_ms))
 
     def _note(self, statement: bytes) -> None:
         self._statements.append(statement)
@@ -63,6 +72,7 @@ class Rebuilding:
         finally:
             for name, _, _ in self._pieces:
                 self._timeline.discard(name)
+        self._timeline.partitions.forget_uncounted_owners()
 
     def _add(self, maintain: Callable[[], object]) -> None:
         timeline, partitions = self._timeline, self._timeline.partitions
@@ -87,20 +97,28 @@ class Rebuilding:
 
     def _pending(self) -> Iterator[Pending]:
         """Yield the pending messages by identity."""
-        holder: tuple[int, int, int, int] | None = None
-        current, due_ms = -1, _ENDED
-        for statement in self._sorted():
-            identity, place, stated_ms, size, account, partition = _STATEMENT.unpack(statement)
-            if identity != current:
-                if holder is not None and due_ms != _ENDED:
-                    yield Pending(due_ms, current, *holder)
-                current, holder, due_ms = identity, None, stated_ms
-            elif due_ms != _ENDED:
-                due_ms = stated_ms
-            if size:
-                holder = (place, size, account, partition)
-        if holder is not None and due_ms != _ENDED:
-            yield Pending(due_ms, current, *holder)
+        for identity, statements in groupby(map(_STATEMENT.unpack, self._sorted()), key=itemgetter(0)):
+            holder: tuple[int, int, int, int] | None = None
+            due_ms, newest = 0, 0
+            for _, place, stated_ms, size, owner, partition in statements:
+                if due_ms != _ENDED:
+                    due_ms, newest = stated_ms, place
+                if size:
+                    holder = (place, size, owner, partition)
+            if holder is not None and due_ms != _ENDED:
+                due_ms = self._with_group(due_ms, newest, holder[2])
+                if due_ms != _ENDED:
+                    yield Pending(due_ms, identity, *holder)
+
+    def _with_group(self, due_ms: int, newest: int, owner: int) -> int:
+        """Return the due time of a message, or _ENDED, after the statements about its group that follow its newest."""
+        _, topic, group = self._timeline.partitions.owner(owner)
+        changes = self._group_changes.get((topic, group), ())
+        for _, group_due_ms in changes[bisect_right(changes, newest, key=itemgetter(0)) :]:
+            if group_due_ms is None:
+                return _ENDED
+            due_ms = group_due_ms
+        return due_ms
 
     def _sorted(self) -> Iterator[bytes]:
         self._statements.sort()

@@ -12,13 +12,15 @@ from typing import Final
 from zlib import crc32
 
 from delaymq.schedule.timeline.cursors import Cursor
-from delaymq.schedule.timeline.entries import ENTRY, ENTRY_BYTES
+from delaymq.schedule.timeline.entries import ENTRY, ENTRY_BYTES, Pending, Row
 from delaymq.schedule.timeline.files import RunFiles, TimelineDamagedError
 from delaymq.schedule.timeline.partitions import Partitions
 from delaymq.schedule.timeline.runs import FileRun, Run, Sizes, open_run, sections_of
 from delaymq.schedule.timeline.timeline import Timeline
 
-STATE_VERSION: Final = 1
+STATE_VERSION: Final = 2
+_KNOWN_VERSIONS: Final = (1, STATE_VERSION)
+"""Version 1 has no groups."""
 _POSITION: Final = struct.Struct(">IIQQ")
 """Number of the run, partition, first entry, end."""
 
@@ -97,6 +99,7 @@ def _captured(timeline: Timeline) -> tuple[dict[str, object], list[bytes]]:
         **timeline.partitions.state(),
         "fileNumber": timeline.file_number,
         "holders": timeline.holders.state(),
+        "orders": timeline.sweep.state(),
         "runs": runs,
         "positionsBytes": len(positions),
         "takenBytes": len(taken),
@@ -109,7 +112,7 @@ def restore(files: RunFiles, reference: object, sizes: Sizes, segment_bytes: int
 
     `segment_bytes` is the size of the log's segments.
     """
-    if not isinstance(reference, dict) or reference.get("version") != STATE_VERSION:
+    if not isinstance(reference, dict) or reference.get("version") not in _KNOWN_VERSIONS:
         raise ValueError(f"the state of the timeline does not have version {STATE_VERSION}")
     name = str(reference.get("file"))
     try:
@@ -142,7 +145,8 @@ def _take_over_files(timeline: Timeline) -> None:
 def _decode(timeline: Timeline, data: bytes) -> Timeline:
     line, _, rest = data.partition(b"\n")
     head = json.loads(line)
-    timeline.partitions = Partitions.from_state(head)
+    timeline.partitions = timeline.queues.partitions = Partitions.from_state(head)
+    timeline.holding.refresh()
     timeline.file_number = int(head["fileNumber"])
     timeline.holders.restore(head["holders"])
     at = int(head["positionsBytes"])
@@ -161,10 +165,12 @@ def _decode(timeline: Timeline, data: bytes) -> Timeline:
             at += size
         run.age = number + 1
         timeline.add_run(run, list(_cursors(run, number, positions)))
-    timeline.restore_taken(
-        (int.from_bytes(taken[start : start + 4], "big"), ENTRY.unpack_from(taken, start + 4))
-        for start in range(0, len(taken), 4 + ENTRY_BYTES)
-    )
+    timeline.sweep.restore(head.get("orders", []))
+    # What had been taken when the state was captured is pending again; the counts include it.
+    for start in range(0, len(taken), 4 + ENTRY_BYTES):
+        (partition,) = struct.unpack_from(">I", taken, start)
+        row: Row = ENTRY.unpack_from(taken, start + 4)
+        timeline.hold(Pending(*row, partition))
     return timeline
 
 

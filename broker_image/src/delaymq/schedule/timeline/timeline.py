@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
@@ -12,15 +11,15 @@ from delaymq.schedule.timeline.cursors import Cursor, EntryQueue, Key
 from delaymq.schedule.timeline.entries import ENTRY, NO_RECORD, Pending, Row, packed_end, unpacked
 from delaymq.schedule.timeline.files import RunFiles
 from delaymq.schedule.timeline.holders import Holders
+from delaymq.schedule.timeline.holding import Holding
 from delaymq.schedule.timeline.merging import Range
-from delaymq.schedule.timeline.partitions import Partitions
+from delaymq.schedule.timeline.partitions import MOVED, Partitions
+from delaymq.schedule.timeline.queues import Queues
 from delaymq.schedule.timeline.runs import Run, RunWriter, Section, Sizes
-from delaymq.schedule.timeline.wakeups import Wakeups
+from delaymq.schedule.timeline.sweeping import Sweep
 
 TIMELINE_QUEUE: Final = -1
 """In place of the queue of the schedule topic in an `Entry`, whose offset is then the identity of the message."""
-_SHARE: Final = 8
-"""Entries of a topic that are taken before those of the next one, unless few are wanted."""
 
 
 class Timeline:
@@ -45,20 +44,18 @@ class Timeline:
         """Number of records that hold pending messages, by segment of the log."""
         self.compaction = Compaction(self)
         """Merges of runs."""
+        self.sweep = Sweep(self)
+        """Changes of groups."""
+        self.holding = Holding(self)
+        """Messages that came due while their groups were paused."""
+        self.queues = Queues(self.partitions)
+        """Order of taking, and pauses."""
         self._memory: dict[int, Pending] = {}
         self._released = 0
         self._replaces = False
         self._ended: dict[Key, int] = {}
         self._taken: dict[int, Pending] = {}
         self._cursors: dict[int, list[Cursor]] = {}
-        self._queues: dict[str, EntryQueue] = {}
-        self._queue_of: dict[int, EntryQueue] = {}
-        """The same by partition, as far as they are known."""
-        self._wakeups = Wakeups()
-        self._ready_dues = Wakeups()
-        self._ready: deque[EntryQueue] = deque()
-        self._paced = EntryQueue()
-        self._paced_up_to_ms: int | None = None
 
     # Changes.
 
@@ -69,33 +66,38 @@ class Timeline:
             taken = self._taken.get(identity)
             known = taken if taken is not None else self.find(due_ms, identity, entry.partition)
             if known is not None:
-                self.count(known, -1)
-            if taken is not None:
+                entry = entry._replace(partition=known.partition)
+                self.recount(known, entry)
+            else:
                 self.count(entry, 1)
+            if taken is not None:
                 self._taken[identity] = entry
                 return
             self._replaces = True
-        self.count(entry, 1)
-        self._hold(entry)
-        self._freeze_if_full()
+        else:
+            self.count(entry, 1)
+        self.hold(entry)
+        self.freeze_if_full()
 
-    def _freeze_if_full(self) -> None:
+    def freeze_if_full(self) -> None:
+        """Turn the entries in memory into a run if there are enough of them."""
         if len(self._memory) + len(self._ended) >= self.sizes.memory:
             self.freeze()
 
     def count(self, entry: Pending, messages: int) -> None:
         """Count a message as pending (1) or not any more (-1)."""
-        self.partitions.count(entry.partition, entry.account, messages, messages * entry.size)
+        self.partitions.count(entry.partition, entry.owner, messages, messages * entry.size)
         self.holders.count(entry.record, messages)
 
-    def _hold(self, entry: Pending) -> None:
+    def recount(self, entry: Pending, state: Pending) -> None:
+        """Count a message in its new state. It is never uncounted in between: its group would be forgotten."""
+        self.count(state, 1)
+        self.count(entry, -1)
+
+    def hold(self, entry: Pending) -> None:
+        """Add a message that is counted already."""
         self._memory[entry.identity] = entry
-        if self._paced_up_to_ms is not None and self._is_paced(entry.due_ms):
-            self._paced.add(entry)
-        else:
-            queue = self._queue(entry.partition)
-            if queue.add(entry):
-                self._wait(queue, entry.due_ms)
+        self.queues.hold(entry)
 
     def end(self, due_ms: int, identity: int, partition: int | None) -> Pending | None:
         """Remove a pending message and return it; None if it is not pending, or not due then. OSError, damage."""
@@ -116,7 +118,7 @@ class Timeline:
         entry = self._memory.pop(identity)
         if self._released >= self.sizes.memory:
             self._released = 0
-            for queue in (*self._queues.values(), self._paced):
+            for queue in self.queues:
                 queue.drop_stale(self._memory)
         return entry
 
@@ -125,24 +127,32 @@ class Timeline:
         if self._taken.pop(entry.identity, None) is None:
             if self._memory.get(entry.identity) == entry:
                 self._release(entry.identity)
-                if entry.record != entry.identity:
-                    self._ended[entry[:2]] = entry.partition  # older runs may contain an earlier record
+                if entry.record != entry.identity or entry.owner & MOVED:
+                    self._ended[entry[:2]] = entry.partition  # older runs may contain an earlier entry
             else:
                 self._ended[entry[:2]] = entry.partition
         self.count(entry, -1)
-        self._freeze_if_full()
+        self.freeze_if_full()
 
     def move(self, entry: Pending, due_ms: int) -> None:
         """Let a pending message, whose present state is `entry`, be due at an unused time. OSError, damage."""
         if due_ms != entry.due_ms:
-            self.remove(entry)
-            moved = entry._replace(due_ms=due_ms)
+            moved = self.holding.at_home(entry)._replace(due_ms=due_ms)
             self.count(moved, 1)
-            self._hold(moved)
-            self._freeze_if_full()
+            self.remove(entry)
+            self.hold(moved)
+            self.freeze_if_full()
 
     def find(self, due_ms: int, identity: int, partition: int) -> Pending | None:
-        """Return a pending message; None if it is taken, not pending, or not due then. OSError, damage."""
+        """Return a pending message; None if it is taken, not pending, or not due then. OSError, damage.
+
+        It may be in a partition of messages that are held because their group is paused. If an order applies to it, its
+        due time may be another one.
+        """
+        found = (self._find_in(due_ms, identity, each) for each in (partition, *self.holding.of(partition)))
+        return next((each for each in found if each is not None), None)
+
+    def _find_in(self, due_ms: int, identity: int, partition: int) -> Pending | None:
         key, held = (due_ms, identity), self._memory.get(identity)
         if held is not None and held.due_ms == due_ms:
             return held
@@ -153,42 +163,73 @@ class Timeline:
             if index < cursor.end:
                 row: Row = ENTRY.unpack(cursor.run.read(index, 1))
                 if row[:2] == key:
-                    return Pending(*row, partition) if row[2] != NO_RECORD else None
+                    if row[2] == NO_RECORD:
+                        return None
+                    return self.sweep.apply(Pending(*row, partition))
         return None
 
     def due_at(self, due_ms: int, partition: int) -> list[Pending]:
         """Return the pending messages of a partition that are due then and not taken. OSError, TimelineDamagedError."""
+        partitions = {partition, *self.holding.of(partition)}
         found = {
             entry.identity: entry
             for entry in self._memory.values()
-            if entry.due_ms == due_ms and entry.partition == partition
+            if entry.due_ms == due_ms and entry.partition in partitions
         }
-        for cursor in sorted(self.open_cursors(partition), key=lambda each: each.run.age, reverse=True):
+        cursors = [cursor for each in partitions for cursor in self.open_cursors(each)]
+        for cursor in sorted(cursors, key=lambda each: each.run.age, reverse=True):
             run = cursor.run
             first = run.find(cursor.head, cursor.end, (due_ms, 0))
             end = run.find(first, cursor.end, (due_ms + 1, 0))
             for row in unpacked(run.read(first, end - first) if first < end else b""):
                 if (due_ms, row[1]) not in self._ended:
-                    found.setdefault(row[1], Pending(*row, partition))
+                    found.setdefault(row[1], Pending(*row, cursor.partition))
         return sorted(entry for entry in found.values() if entry.record != NO_RECORD)
+
+    def is_replaced(self, entry: Pending) -> bool:
+        """Whether an entry of a run is replaced by one in memory, or has ended since the newest run was made."""
+        held = self._memory.get(entry.identity)
+        return entry[:2] in self._ended or (held is not None and held.due_ms == entry.due_ms)
+
+    def replace_in_run(self, entry: Pending, state: Pending | None) -> None:
+        """Replace an entry of a run because of an order; with None, because its message has ended.
+
+        The order has changed the counts. The caller calls `freeze_if_full`.
+        """
+        self._ended[entry[:2]] = entry.partition
+        if state is None:
+            self.holders.count(entry.record, -1)
+        else:
+            self.hold_moved(state)
+
+    def replace_in_memory(self, entry: Pending, state: Pending | None) -> None:
+        """Replace a message that is taken or in memory, like `replace_in_run`."""
+        if self._taken.pop(entry.identity, None) is None:
+            self._release(entry.identity)
+            if entry.record != entry.identity or entry.owner & MOVED:
+                self._ended[entry[:2]] = entry.partition  # older runs may contain an earlier entry
+        if state is None:
+            self.holders.count(entry.record, -1)
+        else:
+            self.hold_moved(state)
+
+    def hold_moved(self, entry: Pending) -> None:
+        """Add the new state of an entry to which an order was applied; older runs may contain one with the same key."""
+        self._replaces = True
+        self.hold(entry)
+
+    def put_back(self, entry: Pending, state: Pending) -> None:
+        """Put a taken message back in a new state. OSError, TimelineDamagedError."""
+        del self._taken[entry.identity]
+        self.recount(entry, state)
+        self.hold(state)
+        self.freeze_if_full()
 
     # Source of due entries.
 
     def next_due_ms(self) -> int | None:
         """Return the earliest due time at which `take` may return an entry; None without entries."""
-        dues = self._ready_dues.first_ms(), self._wakeups.first_ms()
-        return min((due_ms for due_ms in dues if due_ms is not None), default=None)
-
-    def due_count(self, now_ms: int) -> int:
-        """Return the number of messages due at `now_ms`, except taken and paced ones. OSError, TimelineDamagedError."""
-        fresh = sum(entry.due_ms <= now_ms and not self._is_paced(entry.due_ms) for entry in self._memory.values())
-        counts = [
-            cursor.run.find(cursor.head, cursor.end, (now_ms + 1, 0)) - cursor.head
-            for partition in list(self._cursors)
-            for cursor in self.open_cursors(partition)
-            if cursor.queue is not self._paced
-        ]
-        return fresh + sum(counts)
+        return self.queues.next_due_ms()
 
     def take(self, now_ms: int, count: int) -> list[Entry]:
         """Remove and return at most `count` entries due at `now_ms`, from each topic in turn.
@@ -196,42 +237,20 @@ class Timeline:
         Entries name the timeline (`TIMELINE_QUEUE`) and the identity; `taken` returns the message. OSError and
         TimelineDamagedError if nothing can be taken.
         """
-        for queue in self._wakeups.pop_due(now_ms):
-            queue.is_ready = True
-            self._ready.append(queue)
-            if (first_ms := queue.next_due_ms()) is not None:
-                self._ready_dues.add(queue, first_ms)
         taken: list[Pending] = []
-        ready = self._ready
         try:
-            while ready and len(taken) < count:
-                share = max((count - len(taken)) // len(ready), min(count // 8, _SHARE), 1)
-                for _ in range(min(len(ready), count - len(taken))):
-                    queue = ready[0]
-                    queue.take(now_ms, min(share, count - len(taken)), self._memory, self._ended, taken)
-                    due_ms = queue.next_due_ms()
-                    ready.rotate(-1)
-                    if due_ms is not None and due_ms <= now_ms:
-                        self._ready_dues.replace(queue, due_ms)
-                        continue
-                    ready.pop()
-                    self._ready_dues.remove(queue)
-                    queue.is_ready = False
-                    if due_ms is not None:
-                        self._wait(queue, due_ms)
+            self.queues.take(now_ms, count, self._memory, self._ended, taken)
         except OSError:
             if not taken:
                 raise
-        return self._out(taken)
+        return self._out(taken, now_ms)
 
-    def _out(self, taken: list[Pending]) -> list[Entry]:
+    def _out(self, taken: list[Pending], now_ms: int) -> list[Entry]:
+        if self.sweep:
+            taken = self.sweep.apply_to_taken(taken, now_ms)
         for entry in taken:
             self._taken[entry.identity] = entry
         return [(entry.due_ms, TIMELINE_QUEUE, entry.identity, 0) for entry in taken]
-
-    def _wait(self, queue: EntryQueue, due_ms: int) -> None:
-        """Let a queue wait for an entry that is due then, unless it waits for an earlier one."""
-        (self._ready_dues if queue.is_ready else self._wakeups).add(queue, due_ms)
 
     def taken(self, identity: int) -> Pending | None:
         """Return a taken message that has neither been settled nor given back."""
@@ -248,69 +267,76 @@ class Timeline:
         for due_ms, _, identity, _ in entries:
             entry = self._taken.pop(identity, None)
             if entry is not None:
-                self._hold(entry._replace(due_ms=due_ms))
+                self.hold(entry._replace(due_ms=due_ms))
 
     @property
     def taken_messages(self) -> list[Pending]:
         """Messages that have been taken and neither settled nor given back."""
         return list(self._taken.values())
 
+    # Pauses.
+
+    def pause(self, topic: str, group: str = "") -> None:
+        """Deliver no messages of a topic, or of a group of it, until `resume`. OSError, TimelineDamagedError."""
+        self.queues.pause(topic, group)
+        self._sort_out_paced()
+
+    def resume(self, topic: str, group: str = "") -> None:
+        """End a pause. OSError, TimelineDamagedError."""
+        self.queues.resume(topic, group)
+        self._sort_out_paced()
+
+    def _sort_out_paced(self) -> None:
+        """Pace exactly the overdue messages that are not paused."""
+        if self.queues.paced_up_to_ms is not None:
+            self.compaction.abandon()
+            self._redistribute(only_paced=True)
+            self._redistribute(only_paced=False)
+
     # Overdue messages that are spread over a period.
 
     def begin_pacing(self, up_to_ms: int) -> int:
         """Move what is due at or before `up_to_ms` to `take_paced`; return its number. OSError, damage."""
-        self._paced_up_to_ms = up_to_ms
-        self._redistribute(list(self._queues.values()))
+        self.queues.paced_up_to_ms = up_to_ms
+        self._redistribute(only_paced=False)
         return self.paced_left
 
     def end_pacing(self) -> None:
         """Return the rest to the topics. OSError, TimelineDamagedError."""
-        self._paced_up_to_ms = None
+        self.queues.paced_up_to_ms = None
         # Their results would contain entries that were taken although earlier ones, the paced ones, were not.
         self.compaction.abandon()
-        self._redistribute([self._paced])
+        self._redistribute(only_paced=True)
 
     @property
     def paced_left(self) -> int:
         """Number of entries that `take_paced` has not returned yet."""
-        return self._paced.count(self._memory)
+        return self.queues.paced.count(self._memory)
 
     def paced_due_ms(self) -> int | None:
         """Return the earliest due time of the paced messages; None without any."""
-        return self._paced.next_due_ms()
+        return self.queues.paced.next_due_ms()
 
-    def take_paced(self, count: int) -> list[Entry]:
-        """Remove and return paced entries by due time, whatever their topics. OSError, TimelineDamagedError."""
+    def take_paced(self, now_ms: int, count: int) -> list[Entry]:
+        """Remove and return paced entries due at `now_ms`, whatever their topics. OSError, TimelineDamagedError."""
         taken: list[Pending] = []
+        up_to_ms = min(self.queues.paced_up_to_ms or 0, now_ms)
         try:
-            self._paced.take(self._paced_up_to_ms or 0, count, self._memory, self._ended, taken)
+            self.queues.paced.take(up_to_ms, count, self._memory, self._ended, taken)
         except OSError:
             if not taken:
                 raise
-        return self._out(taken)
+        return self._out(taken, now_ms)
 
-    def _is_paced(self, due_ms: int) -> bool:
-        return self._paced_up_to_ms is not None and due_ms <= self._paced_up_to_ms
-
-    def _redistribute(self, queues: list[EntryQueue]) -> None:
-        for queue in queues:
-            cursors, entries = queue.empty(self._memory)
-            for entry in entries:
-                self._hold(entry)
-            for cursor in cursors:
-                self._open(cursor)
+    def _redistribute(self, *, only_paced: bool) -> None:
+        self.sweep.restart()
+        cursors, entries = self.queues.empty(self._memory, only_paced=only_paced)
+        for entry in entries:
+            self.hold(entry)
+        for cursor in cursors:
+            self._open(cursor)
 
     # Runs.
-
-    def _queue(self, partition: int) -> EntryQueue:
-        queue = self._queue_of.get(partition)
-        if queue is None:
-            topic = self.partitions.key(partition).topic
-            queue = self._queues.get(topic)
-            if queue is None:
-                queue = self._queues[topic] = EntryQueue()
-            self._queue_of[partition] = queue
-        return queue
 
     def open_cursors(self, partition: int) -> list[Cursor]:
         """Return the positions in the runs that contain pending messages of a partition."""
@@ -336,9 +362,7 @@ class Timeline:
         if not rows:
             return
         is_plain = not self._ended and not self._replaces
-        for queue in {id(queue): queue for partition in rows if (queue := self._queue(partition))}.values():
-            queue.forget_fresh()
-        self._paced.forget_fresh()
+        self.queues.forget_fresh(rows)
         self._memory.clear()
         self._ended.clear()
         self._replaces = False
@@ -368,18 +392,13 @@ class Timeline:
 
     def _open(self, cursor: Cursor) -> None:
         """Open a cursor in the queue of its topic, and what is to be paced in the paced queue."""
-        if self._paced_up_to_ms is not None and (part := cursor.split(self._paced_up_to_ms)) is not None:
+        part = self.queues.open(cursor)
+        if part is not None:
             self._cursors[cursor.partition].append(part)
-            self._paced.open(part, part.run.key_at(part.head))
-        if cursor.left:
-            key = cursor.run.key_at(cursor.head)
-            queue = self._queue(cursor.partition)
-            queue.open(cursor, key)
-            self._wait(queue, key[0])
 
     def maintain(self) -> bool:
         """Merge some entries; return whether there is more to merge. OSError, TimelineDamagedError."""
-        return self.compaction.step()
+        return self.sweep.step() | self.compaction.step()
 
     def drop_consumed(self) -> None:
         """Remove runs of which everything was taken, and what only they needed."""
@@ -389,12 +408,8 @@ class Timeline:
         used = {section.partition for run in self.runs for section in run.sections}
         used.update(entry.partition for entry in (*self._memory.values(), *self._taken.values()))
         self.partitions.drop_unused([*used, *self._ended.values()])
-        self._queues = {
-            topic: queue
-            for topic, queue in self._queues.items()
-            if queue.is_ready or queue in self._wakeups or queue.next_due_ms() is not None
-        }
-        self._queue_of.clear()
+        self.holding.drop_unused()
+        self.queues.drop_empty()
         self._cursors = {partition: cursors for partition in self._cursors if (cursors := self.open_cursors(partition))}
 
     def discard(self, name: str) -> None:
@@ -427,18 +442,18 @@ class Timeline:
         for cursor, queue, key in opened:
             self._cursors[cursor.partition] = [*self.open_cursors(cursor.partition), cursor]
             queue.open(cursor, key)
-            if queue is not self._paced:
-                self._wait(queue, key[0])
+            self.queues.wait(queue, key[0])
 
     def _continued(
         self, run: Run, section: Section, merged: dict[int, list[Cursor]]
     ) -> Iterator[tuple[Cursor, EntryQueue, Key]]:
         """Yield the cursors of a section of a merged run, with their queues and first keys."""
         first, end, split = section.first, section.end, section.first
-        if self._paced_up_to_ms is not None:
-            split = run.find(first, end, (self._paced_up_to_ms + 1, 0))
-        of_topic = self._queue(section.partition)
-        for queue, low, high in ((self._paced, first, split), (of_topic, split, end)):
+        paced, up_to_ms = self.queues.paced, self.queues.paced_up_to_ms
+        of_topic = self.queues.of(section.partition)
+        if up_to_ms is not None and not of_topic.is_parked:
+            split = run.find(first, end, (up_to_ms + 1, 0))
+        for queue, low, high in ((paced, first, split), (of_topic, split, end)):
             heads = [cursor.run.key_at(cursor.head) for cursor in merged[section.partition] if cursor.queue is queue]
             if heads and (head := run.find(low, high, min(heads))) < high:
                 yield Cursor(run, section.partition, head, high), queue, run.key_at(head)
@@ -470,11 +485,6 @@ class Timeline:
         """Keys and partitions of entries in runs that have ended since the newest run was made."""
         return list(self._ended.items())
 
-    @property
-    def merging_entries(self) -> int:
-        """Number of entries that are being merged."""
-        return self.compaction.entries
-
     # Snapshots.
 
     @property
@@ -486,8 +496,3 @@ class Timeline:
         """Note the files to which the snapshot now refers."""
         self.garbage |= self.referenced - names
         self.referenced = names
-
-    def restore_taken(self, taken: Iterable[tuple[int, Row]]) -> None:
-        """Add what had been taken when the state was captured, by partition; the counts include it already."""
-        for partition, row in taken:
-            self._hold(Pending(*row, partition))

@@ -69,7 +69,7 @@ class DelayChangesHttp:
             raise ApiError(400, "bad_request", error.remark) from error
         if outcome.fate is not None:
             status, code = (404, "no_such_message") if outcome.fate.at_ms is None else (409, outcome.fate.kind.value)
-            raise ApiError(status, code, f"{change.action} of the message with {change.target}: {outcome}")
+            raise ApiError(status, code, f"{change.action} of {change.target}: {outcome}")
         await self._flushed(outcome)
         due_ms = outcome.changed[0].due_ms if outcome.changed else None
         return Change(action=wanted.action, topic=wanted.topic, changed=len(outcome.changed), due_ms=due_ms)

@@ -8,6 +8,7 @@ from typing import Any
 
 from delaymq.message.errors import NewerFormError, RecordError
 from delaymq.message.flags import TRANSACTION_COMMIT, TRANSACTION_MASK
+from delaymq.message.group_marks import is_group_mark
 from delaymq.message.marks import MarkKind, parse_mark
 from delaymq.message.names import (
     DUE,
@@ -204,7 +205,9 @@ def _named(record: Record, at: int) -> Iterator[Key]:
         mark = parse_own_mark(text, at) or parse_mark(text)
     except NewerFormError:
         return  # the replay rejects the store
-    if mark is None:
+    if mark is None and place_of(text) == at and is_group_mark(text):
+        yield MARKS_TOPIC.encode(), 0
+    elif mark is None:
         if (due := _due_place(record, at)) is not None:
             yield SCHEDULE_TOPIC.encode(), due[0]
     elif isinstance(mark, TimedMark) and mark.kind is TimedMarkKind.CARRIED and mark.queue is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from delaymq.broker.delivery.changes.lookup import Found
 from delaymq.broker.delivery.copies import mark_alone
@@ -16,8 +16,8 @@ from delaymq.message import names
 from delaymq.message.errors import IllegalMessageError
 from delaymq.message.levels import DelayLevels
 from delaymq.message.marks import Mark, MarkKind
-from delaymq.message.record import Record
-from delaymq.message.timed_marks import TimedMark, TimedMarkKind, first_due
+from delaymq.message.record import IPV4_HOST_BYTES, Record
+from delaymq.message.timed_marks import GroupMarkKind, TimedMark, TimedMarkKind, first_due
 from delaymq.schedule.timeline import Pending, Timeline
 from delaymq.schedule.timeline.inspection import unused_due_ms
 from delaymq.store.layout import CHANGED_VERSION
@@ -34,18 +34,24 @@ class Requester(NamedTuple):
     """Its address and port, packed (`message.ids.pack_host`)."""
 
 
+BROKER: Final = Requester("", bytes(IPV4_HOST_BYTES))
+"""The broker itself, or a command on its store."""
+
+
 class Changed(NamedTuple):
     """A change that was made."""
 
-    kind: TimedMarkKind
-    pending: Pending
-    """State of the message before the change."""
+    kind: TimedMarkKind | GroupMarkKind
+    pending: Pending | None
+    """State of the message before the change; None for those of a group."""
     due_ms: int | None
     """Due time from now on; None: the message has ended."""
     place: int
     """Physical offset of the record that states the change."""
     end: int
     """Physical offset of its end: the change is safe when the log is on disk up to here."""
+    messages: int = 1
+    """Number of messages."""
 
 
 class ChangeSettings(Protocol):
@@ -166,7 +172,7 @@ class Changes:
         # The dispatch of the record has added the message, unless it failed.
         partition = self._timeline.partitions.number(record.properties.get(names.REAL_TOPIC, ""))
         if self._timeline.find(due_ms, place, partition) is None:
-            self._timeline.add(Pending(due_ms, place, place, end - place, pending.account, partition))
+            self._timeline.add(Pending(due_ms, place, place, end - place, pending.owner, partition))
             self._announce(due_ms)
         return self._changed(kind, pending, due_ms, place, end)
 

@@ -7,13 +7,14 @@ from enum import StrEnum
 
 from delaymq.broker.delivery.changes.lookup import Lookup, identity_of, mark_in
 from delaymq.broker.delivery.timed.replay import own_due
+from delaymq.broker.delivery.timed.requests import group_in
 from delaymq.clock import utc_time
 from delaymq.message import names
 from delaymq.message.errors import NewerFormError
 from delaymq.message.ids import unpack_host
 from delaymq.message.marks import parse_mark
 from delaymq.message.record import Record
-from delaymq.message.timed_marks import TimedMarkKind
+from delaymq.message.timed_marks import GroupMarkKind, TimedMarkKind
 from delaymq.store.index.key_index import indexed_delay_key
 
 
@@ -60,7 +61,8 @@ UNKNOWN = Fate(kind=FateKind.UNKNOWN)
 def fate_of(lookup: Lookup, record: Record) -> Fate:
     """Return the end of the message that a record of one of the delayed topics holds. KeysUnknownError."""
     identity = identity_of(record)
-    return _marked(lookup, identity) or _delivered(lookup, record, identity) or _replaced(lookup, record, identity)
+    ended = _marked(lookup, identity) or _delivered(lookup, record, identity) or _replaced(lookup, record, identity)
+    return ended or _cancelled_with_group(lookup, record) or UNKNOWN
 
 
 def _marked(lookup: Lookup, identity: int) -> Fate | None:
@@ -101,11 +103,11 @@ def _delivered(lookup: Lookup, record: Record, identity: int) -> Fate | None:
     return None
 
 
-def _replaced(lookup: Lookup, record: Record, identity: int) -> Fate:
+def _replaced(lookup: Lookup, record: Record, identity: int) -> Fate | None:
     properties = record.properties
     key = properties.get(names.DELAY_KEY)
     if key is None:
-        return UNKNOWN
+        return None
     for later in lookup.records(names.TIMER_TOPIC, indexed_delay_key(properties.get(names.REAL_TOPIC, ""), key)):
         if later.physical_offset <= record.physical_offset:
             break
@@ -115,7 +117,19 @@ def _replaced(lookup: Lookup, record: Record, identity: int) -> Fate:
             continue
         if due is not None and due.replaced == identity:
             return Fate(kind=FateKind.REPLACED, at_ms=later.store_timestamp_ms, by=_address(later.born_host))
-    return UNKNOWN
+    return None
+
+
+def _cancelled_with_group(lookup: Lookup, record: Record) -> Fate | None:
+    properties = record.properties
+    group = group_in(properties)
+    if not group:
+        return None
+    fate = None
+    for changed, mark in lookup.group_marks(properties.get(names.REAL_TOPIC, ""), group, record.physical_offset):
+        if mark.kind is GroupMarkKind.CANCELLED:
+            fate = Fate(kind=FateKind.CANCELLED, at_ms=mark.decided_ms, by=_who(changed))  # the first one counts
+    return fate
 
 
 def _address(host: bytes) -> str:

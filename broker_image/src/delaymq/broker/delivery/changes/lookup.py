@@ -8,13 +8,15 @@ from typing import Final, NamedTuple
 from delaymq.broker.delivery.level_entries import carried_from, find_held
 from delaymq.broker.delivery.reader import DeliveryStore, ScheduleReader, require_all_keys
 from delaymq.broker.delivery.timed.replay import own_due, own_mark
+from delaymq.broker.delivery.timed.requests import group_in
 from delaymq.message import names
 from delaymq.message.errors import KeysUnknownError, NewerFormError
+from delaymq.message.group_marks import PAUSES, GroupMark, indexed_group_key
 from delaymq.message.record import Record
 from delaymq.message.timed_marks import TimedMark
 from delaymq.schedule.timeline import Pending, Timeline
 from delaymq.store.index.key_index import indexed_delay_key
-from delaymq.store.layout import CHANGED_VERSION
+from delaymq.store.layout import CHANGED_VERSION, MANAGED_VERSION
 
 _ANY_TIME: Final = (0, (1 << 63) - 1)
 MAX_RECORDS: Final = 64
@@ -145,7 +147,37 @@ class Lookup:
             mark = self.newest_mark(identity)
             if mark is not None and mark.next_due_ms is not None:
                 pending = timeline.find(mark.next_due_ms, identity, partition)
+        if pending is None and (group := group_in(properties)):
+            pending = self._moved_with_group(record, identity, partition, group)
         return pending
+
+    def _moved_with_group(self, record: Record, identity: int, partition: int, group: str) -> Pending | None:
+        """Return the pending message of a record whose group was moved after it was stored."""
+        timeline, topic = self._timeline, record.properties.get(names.REAL_TOPIC, "")
+        for number, (_, mark) in enumerate(self.group_marks(topic, group, record.physical_offset)):
+            if mark.next_due_ms is None:
+                break
+            pending = timeline.find(mark.next_due_ms, identity, partition)
+            # The index may contain it under an earlier due time until all changes of groups have been applied.
+            if pending is not None or not timeline.sweep:
+                return pending
+            if number >= MAX_RECORDS:
+                raise KeysUnknownError(f"group {group} was moved more than {MAX_RECORDS} times: try again in a minute")
+        return None
+
+    def group_marks(self, topic: str, group: str, after: int = -1) -> Iterator[tuple[Record, GroupMark]]:
+        """Yield the statements that changed the messages of a group, the newest first, down to an offset.
+
+        KeysUnknownError.
+        """
+        if self._store.format_version < MANAGED_VERSION:
+            return
+        for record in self.records(names.MARKS_TOPIC, indexed_group_key(topic, group)):
+            if record.physical_offset <= after:
+                return
+            mark = group_mark_in(record.properties, record.physical_offset)
+            if mark is not None and (mark.topic, mark.group) == (topic, group) and mark.kind not in PAUSES:
+                yield record, mark
 
     def newest_mark(self, identity: int) -> TimedMark | None:
         """Return the newest mark without a copy about a message. KeysUnknownError."""
@@ -185,7 +217,18 @@ def identity_of(record: Record) -> int:
 
 
 def mark_in(properties: Mapping[str, str], place: int) -> TimedMark | None:
-    """Return the mark of form 2 that the record at `place` contains; None without one."""
+    """Return the mark of form 2 about one message that the record at `place` contains; None without one."""
+    mark = _any_mark_in(properties, place)
+    return mark if isinstance(mark, TimedMark) else None
+
+
+def group_mark_in(properties: Mapping[str, str], place: int) -> GroupMark | None:
+    """Return the statement about many messages that the record at `place` contains; None without one."""
+    mark = _any_mark_in(properties, place)
+    return mark if isinstance(mark, GroupMark) else None
+
+
+def _any_mark_in(properties: Mapping[str, str], place: int) -> TimedMark | GroupMark | None:
     text = properties.get(names.MARK)
     try:
         return own_mark(text, place) if text is not None else None

@@ -58,6 +58,16 @@ class CarrySettings(Protocol):
         """Limit of the bytes that are appended again per second."""
 
 
+class PauseMarks(Protocol):
+    """Marks of pauses in the log."""
+
+    def oldest(self) -> int | None:
+        """Return the lowest physical offset of one; None without any."""
+
+    def carry(self, end: int) -> None:
+        """Write some of those before an offset again. StoreError."""
+
+
 class Carrier:
     """Carries messages in steps; call `step` repeatedly."""
 
@@ -71,6 +81,7 @@ class Carrier:
         now_ms: Callable[[], int],
         give_up: Callable[[Pending, int], None],
         pending_in: Callable[[Record], Pending | None],
+        pauses: PauseMarks,
     ) -> None:
         """`queues` are those of the schedule topic. `give_up` ends a pending message whose record cannot be read.
 
@@ -89,6 +100,7 @@ class Carrier:
         self._timeline = timeline
         self._give_up = give_up
         self._pending_in = pending_in
+        self._pauses = pauses
         self._throttled = ThrottledLogger(logging.getLogger(__name__), now_ms)
         self._expired = ExpiredLog(0, 0, is_urgent=False)
         self._expired_at_ms: int | None = None
@@ -106,17 +118,28 @@ class Carrier:
 
     def step(self, now_ms: int) -> bool:
         """Carry some messages if necessary; return whether to continue soon. TimelineDamagedError, OSError."""
-        first = self._timeline.holders.first()
+        first, oldest_pause = self._timeline.holders.first(), self._pauses.oldest()
         if first is None:
             self.backlog = 0
+        if first is None and oldest_pause is None:
             return False
         self._look(now_ms)
         # A record carries another one forward only if no power failure can lose that one alone.
         end = min(self._expired.end, self._store.flushed_offset)
+        if oldest_pause is not None and oldest_pause < end:
+            self._carry_pauses(end)
+        if first is None:
+            return False
         self.backlog = self._timeline.holders.below(end)
         if first >= end or self._is_useless(end) or not self._begin_pass(now_ms) or not self._may_write(now_ms):
             return False
         return self._carry_some(end, now_ms)
+
+    def _carry_pauses(self, end: int) -> None:
+        try:
+            self._pauses.carry(end)
+        except StoreError as error:
+            self._throttled.warning("the marks of pauses cannot be carried forward: %s", error)
 
     def _look(self, now_ms: int) -> None:
         looked_ms = self._expired_at_ms

@@ -12,19 +12,22 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
+from delaymq.broker.delivery.pause_facts import PauseFacts
 from delaymq.broker.delivery.settlement import real_queue_id
 from delaymq.broker.delivery.timed.foreign import ForeignTimers
+from delaymq.broker.delivery.timed.requests import group_in
 from delaymq.message import names
 from delaymq.message.errors import NewerFormError
+from delaymq.message.group_marks import PAUSES, GroupMark, is_group_mark, parse_own_group_mark
 from delaymq.message.record import Record
 from delaymq.message.timed_marks import (
     TimedDue,
     TimedMark,
     TimedMarkKind,
-    corrected,
     parse_own_due,
     parse_own_mark,
     place_of,
+    sound_statement,
 )
 from delaymq.schedule.timeline import Pending, RunFiles, Timeline
 from delaymq.schedule.timeline.inspection import find_identities
@@ -33,7 +36,7 @@ from delaymq.schedule.timeline.runs import Sizes
 from delaymq.schedule.timeline.state import empty, restore
 from delaymq.store.dispatch import recorded_due_ms
 from delaymq.store.errors import StoreOpenError
-from delaymq.store.layout import BASE_VERSION, CHANGED_VERSION, TIMED_VERSION
+from delaymq.store.layout import BASE_VERSION, CHANGED_VERSION, MANAGED_VERSION, TIMED_VERSION
 from delaymq.store.model import Dispatched
 
 if TYPE_CHECKING:
@@ -67,6 +70,8 @@ class TimedReplay:
         """Physical offsets of records of the timer topic whose due time is damaged."""
         self.foreign = ForeignTimers()
         """Timers of RocketMQ 5 that it has neither delivered nor recalled."""
+        self.pauses = PauseFacts()
+        """Pauses of topics and groups, and of all deliveries."""
         self.version = BASE_VERSION
         """Format version that the store needs because of its statements of form 2."""
 
@@ -75,7 +80,7 @@ class TimedReplay:
         self._folder = folder
         self._segment_bytes = segment_bytes
 
-    def restore(self, reference: object, *, whole_log: bool, version: int) -> None:
+    def restore(self, reference: object, pauses: object, *, whole_log: bool, version: int) -> None:
         """Start the replay after a snapshot's state, or before the whole log. ValueError if the state is invalid."""
         assert self._folder is not None
         folder, sizes, segment_bytes = self._folder, self._sizes, self._segment_bytes
@@ -92,6 +97,13 @@ class TimedReplay:
         self._first_place: int | None = None
         self._copies = array("q")
         self._unmatched: dict[int, int | None] = {}
+        self.pauses = PauseFacts.from_json(pauses)
+        with _needing_space():
+            self._complete_sweep()
+
+    def require(self, version: int) -> None:
+        """Note the format version that a statement needs."""
+        self.version = max(self.version, version)
 
     def see(self, record: Dispatched) -> None:
         """Note where the replay begins."""
@@ -112,7 +124,7 @@ class TimedReplay:
         if due_ms is None:
             self.unusable.append(record.physical_offset)
             return
-        self.version = max(self.version, TIMED_VERSION)
+        self.require(TIMED_VERSION)
         identity = due.identity if due is not None else record.physical_offset
         if identity != record.physical_offset:
             self.foreign.adopted(record, identity)
@@ -123,7 +135,7 @@ class TimedReplay:
         else:
             self._index.add(entry)
         if due is not None and (replaced := due.replaced) is not None:
-            self.version = CHANGED_VERSION
+            self.require(CHANGED_VERSION)
             self._change(replaced, record.physical_offset, due.replaced_due_ms, None, [entry.partition])
         self._merge()
 
@@ -152,10 +164,12 @@ class TimedReplay:
         properties = record.properties
         text = properties.get(names.MARK)
         mark = None if text is None else own_mark(text, record.physical_offset)
+        if isinstance(mark, GroupMark):
+            self._apply_to_group(mark, properties.get(names.BY, ""))
+            return None
         if mark is not None:
-            self.version = max(self.version, TIMED_VERSION)
-            if mark.next_due_ms is not None or mark.kind is TimedMarkKind.CANCELLED:
-                self.version = CHANGED_VERSION
+            is_change = mark.next_due_ms is not None or mark.kind is TimedMarkKind.CANCELLED
+            self.require(CHANGED_VERSION if is_change else TIMED_VERSION)
             if mark.queue is None:
                 self._apply(mark, properties.get(names.REAL_TOPIC, ""), record.topic)
         elif names.TIMER_OUT_MS in properties and record.topic == properties.get(names.REAL_TOPIC):
@@ -164,6 +178,24 @@ class TimedReplay:
             elif (text is None or text.startswith(_MARK_BEGINNING)) and len(self._copies) < _MAX_COPIES:
                 self._copies.append(record.physical_offset)
         return mark
+
+    def _apply_to_group(self, mark: GroupMark, account: str) -> None:
+        """Apply a statement about the messages of a group, or about a pause."""
+        self.require(MANAGED_VERSION)
+        if mark.kind in PAUSES:
+            self.pauses.apply(mark, account)
+            return
+        with _needing_space():
+            if self._rebuilding is not None:
+                self._rebuilding.change_group(mark.topic, mark.group, mark.place, mark.next_due_ms)
+            else:
+                self._index.sweep.change(mark.topic, mark.group, mark.next_due_ms)
+                self._complete_sweep()
+
+    def _complete_sweep(self) -> None:
+        """Apply changes of groups to all their messages: marks that follow state the new due times."""
+        while self._index.sweep.step():
+            self._merge()
 
     @property
     def _index(self) -> Timeline:
@@ -278,22 +310,21 @@ def _needing_space() -> Iterator[None]:
 
 def own_due(text: str, place: int) -> TimedDue | None:
     """Return the due time that the record at `place` states; one flipped bit is corrected. NewerFormError."""
-    due = parse_own_due(text, place)
-    if due is None and (mended := corrected(text, place)) is not None:
-        due = parse_own_due(mended, place)
-    return due
+    sound = sound_statement(text, place)
+    return None if sound is None else parse_own_due(sound, place)
 
 
-def own_mark(text: str, place: int) -> TimedMark | None:
+def own_mark(text: str, place: int) -> TimedMark | GroupMark | None:
     """Return the mark of the record at `place`; one flipped bit is corrected.
 
     NewerFormError: the mark states something that only a newer program knows, such as another due time.
     """
-    if not text.startswith(_MARK_BEGINNING) and place_of(text) is None and corrected(text, place) is None:
+    sound = sound_statement(text, place)
+    if sound is None:
         return None
-    mark = parse_own_mark(text, place)
-    if mark is None and (mended := corrected(text, place)) is not None:
-        mark = parse_own_mark(mended, place)
+    if is_group_mark(sound):
+        return parse_own_group_mark(sound, place)
+    mark = parse_own_mark(sound, place)
     if mark is not None and (mark.details or (mark.queue is not None and mark.next_due_ms is not None)):
         raise NewerFormError(f"{text!r} has a form that this program does not know: use the version that wrote it")
     return mark
@@ -301,10 +332,14 @@ def own_mark(text: str, place: int) -> TimedMark | None:
 
 def entry_of(index: Timeline, record: Dispatched, due_ms: int, identity: int) -> Pending:
     """Return the message that a record of the timer topic holds."""
-    partition = index.partitions.number(record.properties.get(names.REAL_TOPIC, ""))
-    account = record.properties.get(names.ACCOUNT)
-    number = index.partitions.account_number(account) if account else 0
-    return Pending(due_ms, identity, record.physical_offset, record.size, number, partition)
+    properties = record.properties
+    topic, account = properties.get(names.REAL_TOPIC, ""), properties.get(names.ACCOUNT, "")
+    partition, owner = index.partitions.number(topic), 0
+    if names.DELAY_GROUP in properties and (group := group_in(properties)):
+        owner = index.partitions.owner_number(account, topic, group)
+    elif account:
+        owner = index.partitions.owner_number(account)
+    return Pending(due_ms, identity, record.physical_offset, record.size, owner, partition)
 
 
 def is_copy_of(copy: Record, properties: dict[str, str], record: Record) -> bool:

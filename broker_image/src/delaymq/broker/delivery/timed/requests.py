@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Final, NamedTuple
 
@@ -98,14 +99,31 @@ class OnSameKey(StrEnum):
     """The new message is rejected."""
 
 
-def delay_key(properties: dict[str, str]) -> str | None:
+def delay_key(properties: Mapping[str, str]) -> str | None:
     """Return the DELAY_KEY of a message with a schedule or an action; None without one. IllegalMessageError."""
-    key = properties.get(names.DELAY_KEY)
-    if key is not None and not 0 < len(key.encode("utf-8", "surrogateescape")) <= MAX_KEY_BYTES:
+    return _name(properties, names.DELAY_KEY)
+
+
+def delay_group(properties: Mapping[str, str]) -> str | None:
+    """Return the DELAY_GROUP of a message with a schedule or an action; None without one. IllegalMessageError."""
+    return _name(properties, names.DELAY_GROUP)
+
+
+def _name(properties: Mapping[str, str], name: str) -> str | None:
+    text = properties.get(name)
+    if text is not None and not 0 < len(text.encode("utf-8", "surrogateescape")) <= MAX_KEY_BYTES:
         raise IllegalMessageError(
-            f"{names.DELAY_KEY} has {len(key.encode('utf-8', 'surrogateescape'))} bytes: use 1 to {MAX_KEY_BYTES} bytes"
+            f"{name} has {len(text.encode('utf-8', 'surrogateescape'))} bytes: use 1 to {MAX_KEY_BYTES} bytes"
         )
-    return key
+    return text
+
+
+def group_in(properties: Mapping[str, str]) -> str:
+    """Return the group of a stored message; empty without one."""
+    try:
+        return delay_group(properties) or ""
+    except IllegalMessageError:
+        return ""  # an earlier version, for which the property had no meaning, stored the message
 
 
 def on_same_key(properties: dict[str, str]) -> OnSameKey:

@@ -11,7 +11,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from delaymq.broker.delivery.changes.changes import BROKER
 from delaymq.broker.delivery.control import FILE_NAME, DeliveryMode, DeliveryPolicy, encode_policy
+from delaymq.broker.delivery.pause_facts import ALL
 from delaymq.broker.opening import open_broker
 from delaymq.cli.overdue_policy import OverduePolicy
 from delaymq.clock import now_ms
@@ -28,6 +30,8 @@ DROPPED_AT_ONCE: Final = 1_000
 class Reopened:
     """Contents of the restored store."""
 
+    overdue_policy: OverduePolicy
+    """What was applied."""
     pending: int
     """Pending delayed messages, including the overdue ones."""
     overdue: int
@@ -46,11 +50,16 @@ def pause_deliveries(store: Path) -> None:
 
 
 def reopen(
-    store: Path, manifest: Manifest, options: StoreOptions, overdue: OverduePolicy, may_drop: Callable[[int], None]
+    store: Path,
+    manifest: Manifest,
+    options: StoreOptions,
+    overdue: OverduePolicy | None,
+    may_drop: Callable[[int], None],
 ) -> Reopened:
     """Open the store, apply `overdue`, and close it cleanly.
 
-    Calls `may_drop` with the number of messages before dropping any.
+    Without `overdue`, overdue messages are delivered, unless the log states that deliveries are paused. Calls
+    `may_drop` with the number of messages before dropping any.
     """
     # The command prints its own result; startup log lines are for servers.
     logging.getLogger("delaymq").setLevel(logging.ERROR)
@@ -60,6 +69,8 @@ def reopen(
     at_ms = now_ms()
     dropped = 0
     try:
+        if overdue is None:
+            overdue = OverduePolicy(what="deliver" if delivery.pauses.of_all is None else "pause")
         count = delivery.control.overdue(at_ms)
         if overdue.what == "drop" and count:
             may_drop(count)
@@ -72,6 +83,8 @@ def reopen(
         is_dropping = delivery.control.policy is not None and delivery.control.policy.mode is DeliveryMode.DROP
         if overdue.what in ("deliver", "drop") and not is_dropping:
             delivery.control.resume()
+        if overdue.what == "spread":
+            delivery.pauses.resume(*ALL, BROKER)
         pending = delivery.pending_total()
         open_transactions = broker.transactions.totals().pending
     finally:
@@ -80,6 +93,7 @@ def reopen(
         # The spread starts with the first broker on this store.
         _write(store, DeliveryPolicy(mode=DeliveryMode.SPREAD, since_ms=at_ms, over_ms=overdue.over_ms))
     return Reopened(
+        overdue_policy=overdue,
         pending=pending,
         overdue=count,
         dropped=dropped,

@@ -50,12 +50,11 @@ def restore(
     with explain_errors(str(store), "then run the restore again"):
         with progress("restore", quiet=as_json) as shown:
             work = Restore(str(folder), str(store), progress=shown)
-            if choice is None:
-                # A store whose deliveries were paused stays paused.
-                choice = OverduePolicy(what="pause" if POLICY_FILE in work.manifest.small_files else "deliver")
+            if choice is None and POLICY_FILE in work.manifest.small_files:
+                choice = OverduePolicy(what="pause")  # a store whose deliveries were paused stays paused
             work.lay_out()
         done = _finish(work, store, choice, yes)
-    _report(work, store, done, choice, as_json)
+    _report(work, store, done, done.overdue_policy, as_json)
 
 
 def clone(
@@ -109,7 +108,7 @@ def _by_backup(source: str, store: Path, token_file: str | None, left_out: froze
     return work
 
 
-def _finish(work: Restore, store: Path, choice: OverduePolicy, yes: bool) -> Reopened:
+def _finish(work: Restore, store: Path, choice: OverduePolicy | None, yes: bool) -> Reopened:
     # The broker's modules take a while to load, and `--help` does not need them.
     from delaymq.cli.commands.store.reopening import pause_deliveries, reopen
 

@@ -13,7 +13,6 @@ from delaymq.broker.delivery.offsets import FILE_NAME as DELAY_OFFSETS
 from delaymq.broker.groups import subscription_groups
 from delaymq.protocol.bodies import DelayOffsets
 from delaymq.store.disk.config_files import CONSUMER_OFFSETS, UNREADABLE_OFFSETS
-from delaymq.store.layout import BASE_VERSION, TIMED_VERSION
 from delaymq.store.opening import DELETED_TOPICS
 
 if TYPE_CHECKING:
@@ -38,7 +37,7 @@ def file_sizes(store: "MessageStore") -> FileSizes:
 
 def required_version(store: "MessageStore") -> int:
     """Return the lowest format version of programs that may interpret the store's log."""
-    return TIMED_VERSION if store.format_version >= TIMED_VERSION else BASE_VERSION
+    return store.format_version
 
 
 def small_files(broker: "Broker") -> Iterator[tuple[str, str]]:

@@ -1,0 +1,56 @@
+"""Records of statements about many messages."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from delaymq.message import names
+from delaymq.message.group_marks import GroupMark, indexed_group_key
+from delaymq.store.layout import MANAGED_VERSION
+from delaymq.store.model import NewRecord
+
+if TYPE_CHECKING:
+    from delaymq.broker.delivery.changes.changes import Requester
+    from delaymq.broker.delivery.reader import DeliveryStore
+
+
+def group_record(mark: GroupMark, now_ms: int, requester: Requester, *, uses_reserve: bool = False) -> NewRecord:
+    """Return the record of a statement about many messages. IllegalMessageError."""
+    properties = {names.KEYS: indexed_group_key(mark.topic, mark.group)}
+    if mark.topic:
+        properties[names.REAL_TOPIC] = mark.topic
+    if mark.group:
+        properties[names.DELAY_GROUP] = mark.group
+    if requester.account:
+        properties[names.BY] = requester.account
+    host, statement = requester.host, mark.statement()
+    return NewRecord(
+        names.MARKS_TOPIC,
+        0,
+        b"",
+        properties,
+        0,
+        0,
+        now_ms,
+        host,
+        host,
+        statement=statement,
+        uses_reserve=uses_reserve,
+    )
+
+
+def append_statement(store: DeliveryStore, record: NewRecord) -> tuple[int, int]:
+    """Append a statement about many messages; return its physical offset and that of its end.
+
+    If it raises StoreError, nothing is in the log.
+    """
+    if store.format_version < MANAGED_VERSION:
+        store.raise_format_version(MANAGED_VERSION)
+    last_before = store.last_offset
+    try:
+        appended = store.append(record)
+    except Exception:
+        if store.last_offset == last_before:
+            raise
+        return store.last_offset, store.end_offset  # the log decides, and only a later step has failed
+    return appended.physical_offset, appended.physical_offset + appended.size

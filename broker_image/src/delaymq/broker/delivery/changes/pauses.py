@@ -1,0 +1,114 @@
+"""Begin and end of pauses: of a topic, of a group of messages, or of all deliveries.
+
+A pause is stated by a mark and applies until another one ends it. Before the segment with the mark of a pause is
+deleted, the mark is written again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from delaymq.broker.delivery.changes.changes import BROKER, Requester
+from delaymq.broker.delivery.changes.group_records import append_statement, group_record
+from delaymq.broker.delivery.pause_facts import ALL, Pause, PauseFacts
+from delaymq.message.errors import IllegalMessageError
+from delaymq.message.group_marks import GroupMark
+from delaymq.message.timed_marks import GroupMarkKind
+
+if TYPE_CHECKING:
+    from delaymq.broker.delivery.hand_over import HandOver
+    from delaymq.broker.delivery.reader import DeliveryStore
+    from delaymq.schedule.timeline import Timeline
+
+MAX_PAUSES: Final = 10_000
+_CARRIED_AT_ONCE: Final = 16
+
+
+class Pauses:
+    """Begins and ends pauses. Methods that write raise StoreError, OSError and TimelineDamagedError."""
+
+    def __init__(
+        self,
+        store: DeliveryStore,
+        timeline: Timeline,
+        hand_over: HandOver,
+        facts: PauseFacts,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._store = store
+        self._timeline = timeline
+        self._hand_over = hand_over
+        self._facts = facts
+        self._now_ms = now_ms
+        for topic, group in facts.table:
+            self._apply(topic, group)
+
+    def __iter__(self) -> Iterator[tuple[tuple[str, str], Pause]]:
+        return iter(self._facts.table.items())
+
+    def as_json(self) -> list[list[object]]:
+        """Return the pauses for a snapshot."""
+        return self._facts.as_json()
+
+    @property
+    def of_all(self) -> Pause | None:
+        """The pause of all deliveries."""
+        return self._facts.table.get(ALL)
+
+    def is_paused(self, topic: str, group: str) -> bool:
+        """Whether a message of a topic and group is not delivered because of a pause."""
+        return self.of_all is not None or self._timeline.queues.is_paused(topic, group)
+
+    def pause(self, topic: str, group: str, requester: Requester) -> int | None:
+        """Begin a pause; return the end of its mark in the log, and None if it applies already. IllegalMessageError."""
+        if (topic, group) in self._facts.table:
+            return None
+        if len(self._facts.table) >= MAX_PAUSES:
+            raise IllegalMessageError(f"{MAX_PAUSES} topics and groups are paused: resume some of them first")
+        return self._state(GroupMarkKind.PAUSED, topic, group, requester, self._now_ms())
+
+    def resume(self, topic: str, group: str, requester: Requester) -> int | None:
+        """End a pause; return the end of its mark in the log, and None if there is none."""
+        if (topic, group) not in self._facts.table:
+            return None
+        return self._state(GroupMarkKind.RESUMED, topic, group, requester, self._now_ms())
+
+    def oldest(self) -> int | None:
+        """Return the lowest physical offset of the marks of pauses; None without pauses."""
+        return self._facts.oldest()
+
+    def carry(self, end: int) -> None:
+        """Write some of the marks before an offset again, so that the log before it can be deleted."""
+        before = [(names, pause) for names, pause in self if pause.place < end]
+        for (topic, group), pause in before[:_CARRIED_AT_ONCE]:
+            requester = BROKER._replace(account=pause.account)
+            self._state(GroupMarkKind.PAUSED, topic, group, requester, pause.since_ms, uses_reserve=True)
+
+    def _state(
+        self,
+        kind: GroupMarkKind,
+        topic: str,
+        group: str,
+        requester: Requester,
+        since_ms: int,
+        *,
+        uses_reserve: bool = False,
+    ) -> int:
+        """Append a mark and apply it; return its end in the log."""
+        mark = GroupMark(place=0, kind=kind, decided_ms=since_ms, topic=topic, group=group)
+        record = group_record(mark, self._now_ms(), requester, uses_reserve=uses_reserve)
+        place, end = append_statement(self._store, record)
+        self._facts.apply(replace(mark, place=place), requester.account)
+        self._apply(topic, group)
+        return end
+
+    def _apply(self, topic: str, group: str) -> None:
+        is_paused = (topic, group) in self._facts.table
+        if (topic, group) == ALL:
+            self._hand_over.is_paused_by_log = is_paused
+        elif is_paused:
+            self._timeline.pause(topic, group)
+        else:
+            self._timeline.resume(topic, group)

@@ -1,0 +1,239 @@
+"""Groups of delayed messages: cancelled, moved, fired, paused and counted with one record each; paused topics."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from delaymq.broker.delivery import delay_rewrite
+from delaymq.broker.delivery.changes import pauses
+from delaymq.broker.delivery.changes.changes import Requester
+from delaymq.broker.delivery.changes.lookup import group_mark_in
+from delaymq.broker.opening import open_broker
+from delaymq.message import names
+from delaymq.message.timed_marks import GroupMarkKind
+from delaymq.store.layout import CHANGED_VERSION, MANAGED_VERSION, TIMED_VERSION
+from delaymq_testing.broker.changing import HOUR_MS, ILLEGAL, NOT_DONE, SUCCESS, act, deliver, records, schedule
+from delaymq_testing.broker.changing import send as send_message
+from delaymq_testing.broker.harness import Harness
+
+SOMEONE = Requester("", bytes(8))
+
+
+def fill(harness: Harness, count: int, group: str = "spring", **properties: str) -> None:
+    for number in range(count):
+        schedule(harness, f"{group}{number}", DELAY_GROUP=group, **properties)
+
+
+def pending(harness: Harness, group: str = "spring", topic: str = "Orders") -> int:
+    return harness.broker.delivery.timeline.partitions.totals_of_group(topic, group).messages
+
+
+def marks(harness: Harness) -> list[GroupMarkKind]:
+    found = (group_mark_in(each.properties, each.physical_offset) for each in records(harness, names.MARKS_TOPIC))
+    return [mark.kind for mark in found if mark is not None]
+
+
+def sweep(harness: Harness) -> None:
+    while harness.broker.delivery.maintain():
+        pass
+
+
+def test_group_is_cancelled_with_one_record(harness: Harness) -> None:
+    fill(harness, 5)
+    schedule(harness, "other", DELAY_GROUP="summer")
+    schedule(harness, "none")
+    assert (pending(harness), harness.broker.store.format_version) == (5, TIMED_VERSION)
+    answer = act(harness, "cancel", DELAY_GROUP="spring")
+    assert (answer.code, answer.fields["delayChanged"]) == (SUCCESS, "5")
+    assert pending(harness) == 0
+    assert harness.broker.store.format_version == MANAGED_VERSION
+    assert len(records(harness, names.MARKS_TOPIC)) == 1
+    assert deliver(harness, 61_000) == ["other", "none"]
+    assert harness.broker.delivery.pending_total() == 0
+
+
+def test_repeated_cancel_of_a_group_is_done_and_other_changes_of_nothing_are_not(harness: Harness) -> None:
+    fill(harness, 2)
+    act(harness, "cancel", DELAY_GROUP="spring")
+    end = harness.broker.store.end_offset
+    answer = act(harness, "cancel", DELAY_GROUP="spring")
+    assert (answer.code, answer.fields["delayChanged"]) == (SUCCESS, "0")
+    for action, group in (("fire", "spring"), ("cancel", "unknown")):
+        answer = act(harness, action, DELAY_GROUP=group)
+        assert (answer.code, answer.fields["delayFate"]) == (NOT_DONE, "unknown")
+        assert f"{action} of the messages with DELAY_GROUP '{group}' in topic Orders: no pending message" in (
+            answer.remark or ""
+        )
+    assert harness.broker.store.end_offset == end
+
+
+def test_group_is_moved_and_fired(harness: Harness) -> None:
+    fill(harness, 3)
+    due_ms = harness.clock() + HOUR_MS
+    answer = act(harness, "move", DELAY_GROUP="spring", TIMER_DELIVER_MS=str(due_ms))
+    assert (answer.fields["delayChanged"], answer.fields["delayDueMs"]) == ("3", str(due_ms))
+    assert deliver(harness, 61_000) == []
+    answer = act(harness, "fire", DELAY_GROUP="spring")
+    assert answer.fields["delayChanged"] == "3"
+    assert deliver(harness) == ["spring0", "spring1", "spring2"]
+    copies = records(harness, "Orders")
+    assert {copy.properties[names.DELAY_GROUP] for copy in copies} == {"spring"}
+    assert {copy.properties[names.TIMER_OUT_MS] for copy in copies} == {answer.fields["delayDueMs"]}
+
+
+def test_messages_sent_after_a_change_are_not_affected(harness: Harness) -> None:
+    fill(harness, 2)
+    act(harness, "cancel", DELAY_GROUP="spring")
+    schedule(harness, "later", DELAY_GROUP="spring")
+    assert pending(harness) == 1
+    assert deliver(harness, 61_000) == ["later"]
+
+
+def test_paused_group_is_held_while_others_are_delivered(harness: Harness) -> None:
+    fill(harness, 2)
+    schedule(harness, "other", DELAY_GROUP="summer")
+    assert act(harness, "pause", DELAY_GROUP="spring").fields["delayChanged"] == "2"
+    schedule(harness, "late", DELAY_GROUP="spring")
+    assert deliver(harness, 61_000) == ["other"]
+    assert pending(harness) == 3
+    assert harness.broker.delivery.next_wakeup_ms() is None
+    assert act(harness, "resume", DELAY_GROUP="spring").code == SUCCESS
+    assert deliver(harness) == ["other", "spring0", "spring1", "late"]
+    assert marks(harness) == [GroupMarkKind.PAUSED, GroupMarkKind.RESUMED]
+
+
+def test_held_messages_can_be_cancelled_and_moved(harness: Harness) -> None:
+    fill(harness, 3)
+    schedule(harness, "k", DELAY_GROUP="spring", DELAY_KEY="k")
+    act(harness, "pause", DELAY_GROUP="spring")
+    assert deliver(harness, 61_000) == []
+    assert act(harness, "cancel", DELAY_KEY="k").code == SUCCESS
+    assert act(harness, "move", TIMER_DEL_UNIQKEY="id-spring0", TIMER_DELAY_MS="1000").code == SUCCESS
+    assert act(harness, "fire", DELAY_GROUP="spring").fields["delayChanged"] == "3"
+    assert deliver(harness) == []
+    act(harness, "resume", DELAY_GROUP="spring")
+    sweep(harness)
+    assert sorted(deliver(harness, 1_000)) == ["spring0", "spring1", "spring2"]
+
+
+def test_paused_topic_holds_all_its_delayed_messages(harness: Harness) -> None:
+    fill(harness, 1)
+    schedule(harness, "timed")
+    send_message(harness, "level", DELAY="1")
+    schedule(harness, "elsewhere", topic="Invoices")
+    assert act(harness, "pause").fields["delayChanged"] == "3"
+    send_message(harness, "immediately")
+    assert deliver(harness, 61_000) == ["immediately"]
+    assert [each.body for each in records(harness, "Invoices")] == [b"elsewhere"]
+    act(harness, "resume")
+    assert sorted(deliver(harness)) == ["immediately", "level", "spring0", "timed"]
+
+
+def test_pause_is_idempotent(harness: Harness) -> None:
+    for action in ("resume", "pause", "pause", "resume", "resume"):
+        assert act(harness, action, DELAY_GROUP="spring").code == SUCCESS
+    assert marks(harness) == [GroupMarkKind.PAUSED, GroupMarkKind.RESUMED]
+
+
+@pytest.mark.parametrize("has_snapshot", [True, False])
+def test_changes_and_pauses_survive_restarts(harness: Harness, has_snapshot: bool) -> None:
+    def restart() -> None:
+        harness.broker.close()
+        if not has_snapshot:
+            (Path(harness.config.store_path_root_dir) / "delaymq" / "snapshot.json").unlink()
+        harness.broker = open_broker(harness.config, harness.clock)
+
+    fill(harness, 3)
+    fill(harness, 2, "summer")
+    fill(harness, 2, "autumn")
+    schedule(harness, "topic", topic="Invoices")
+    act(harness, "cancel", DELAY_GROUP="spring")
+    act(harness, "move", DELAY_GROUP="summer", TIMER_DELAY_MS="120000")
+    act(harness, "pause", DELAY_GROUP="autumn")
+    act(harness, "pause", topic="Invoices")
+    harness.broker.delivery.control.pause(SOMEONE)
+    restart()
+    assert [pending(harness, group) for group in ("spring", "summer", "autumn")] == [0, 2, 2]
+    assert deliver(harness, 61_000) == []
+    harness.broker.delivery.control.resume(SOMEONE)
+    assert deliver(harness) == []
+    restart()
+    assert deliver(harness, 60_000) == ["summer0", "summer1"]
+    act(harness, "resume", DELAY_GROUP="autumn")
+    assert deliver(harness) == ["summer0", "summer1", "autumn0", "autumn1"]
+    assert records(harness, "Invoices") == []
+    restart()
+    act(harness, "resume", topic="Invoices")
+    assert len(deliver(harness)) == 4
+    assert len(records(harness, "Invoices")) == 1
+
+
+def test_fate_of_a_message_cancelled_with_its_group_is_known(harness: Harness) -> None:
+    schedule(harness, "m", DELAY_GROUP="spring", DELAY_KEY="k")
+    act(harness, "cancel", DELAY_GROUP="spring")
+    answer = act(harness, "fire", DELAY_KEY="k")
+    assert (answer.code, answer.fields["delayFate"]) == (NOT_DONE, "cancelled")
+    assert act(harness, "cancel", DELAY_KEY="k").code == SUCCESS
+
+
+def test_group_means_nothing_without_a_schedule(harness: Harness) -> None:
+    send_message(harness, "m", DELAY_GROUP="x" * 1_000)
+    assert deliver(harness) == ["m"]
+
+
+def test_message_with_a_level_and_a_group_is_timed(harness: Harness) -> None:
+    send_message(harness, "m", DELAY="1", DELAY_GROUP="spring")
+    assert pending(harness) == 1
+    assert deliver(harness, 1_000) == ["m"]
+    assert names.DELAY not in records(harness, "Orders")[0].properties
+
+
+@pytest.mark.parametrize(
+    ("action", "properties", "reason"),
+    [
+        ("touch", {"DELAY_GROUP": "spring"}, "touch applies to single messages"),
+        ("cancel", {"DELAY_GROUP": "spring", "DELAY_KEY": "k"}, "name exactly one of DELAY_KEY, the unique id"),
+        ("cancel", {}, "cancel needs a message or a group"),
+        ("pause", {"DELAY_KEY": "k"}, "pause applies to a group or to a topic"),
+        ("cancel", {"DELAY_GROUP": "x" * 256}, "DELAY_GROUP has 256 bytes: use 1 to 255 bytes"),
+        ("move", {"DELAY_GROUP": "spring", "TIMER_DELAY_SEC": str(10**9)}, "the maximum is 315360000 s"),
+    ],
+)
+def test_wrong_request_is_rejected_and_nothing_is_stored(
+    harness: Harness, action: str, properties: dict[str, str], reason: str
+) -> None:
+    fill(harness, 1)
+    end = harness.broker.store.end_offset
+    answer = act(harness, action, **properties)
+    assert (answer.code, harness.broker.store.end_offset) == (ILLEGAL, end)
+    assert reason in (answer.remark or "")
+
+
+def test_message_with_a_long_group_is_rejected(harness: Harness) -> None:
+    answer = send_message(harness, "m", TIMER_DELAY_MS="1000", DELAY_GROUP="x" * 256)
+    assert (answer.code, "use 1 to 255 bytes" in (answer.remark or "")) == (ILLEGAL, True)
+
+
+def test_number_of_groups_is_limited(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delay_rewrite, "MAX_GROUPS", 2)
+    for group in ("a", "b", "a"):
+        schedule(harness, group, DELAY_GROUP=group)
+    answer = send_message(harness, "m", TIMER_DELAY_MS="1000", DELAY_GROUP="c")
+    assert (answer.code, "2 groups have pending messages" in (answer.remark or "")) == (ILLEGAL, True)
+    act(harness, "cancel", DELAY_GROUP="b")
+    schedule(harness, "m", DELAY_GROUP="c")
+
+
+def test_number_of_pauses_is_limited(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pauses, "MAX_PAUSES", 2)
+    for group in ("a", "b", "a"):
+        assert act(harness, "pause", DELAY_GROUP=group).code == SUCCESS
+    answer = act(harness, "pause", DELAY_GROUP="c")
+    assert (answer.code, "2 topics and groups are paused" in (answer.remark or "")) == (ILLEGAL, True)
+
+
+def test_store_without_group_statements_keeps_its_version(harness: Harness) -> None:
+    fill(harness, 1)
+    act(harness, "cancel", TIMER_DEL_UNIQKEY="id-spring0")
+    assert harness.broker.store.format_version == CHANGED_VERSION
