@@ -14,6 +14,7 @@ from delaymq.store.backup.restore import Restore
 from delaymq.store.backup.source import FolderSource, SourceState
 from delaymq.store.disk.files import Files
 from delaymq.store.errors import BackupError
+from delaymq.store.layout import FORMAT_VERSION
 from delaymq.store.message_store import MessageStore
 from delaymq_testing.store.small_stores import flush, message
 from delaymq_testing.store.timed_records import TimedStore
@@ -39,11 +40,15 @@ def test_newer_backup_is_left_unchanged(open_store: Open, tmp_path: Path) -> Non
     fill(open_store(), 5)
     result = back_up(tmp_path / "store", tmp_path / "backup")
     path = tmp_path / "backup/manifest.json"
-    path.write_bytes(encode_manifest(replace(result.manifest, minimum_reader=5)))
-    with pytest.raises(BackupError, match=r"reads format version 5, but this one reads 4"):
+    path.write_bytes(encode_manifest(replace(result.manifest, minimum_reader=FORMAT_VERSION + 1)))
+    with pytest.raises(
+        BackupError, match=f"reads format version {FORMAT_VERSION + 1}, but this one reads {FORMAT_VERSION}"
+    ):
         Restore(str(tmp_path / "backup"), str(tmp_path / "again"))
     there = path.read_bytes()
-    with pytest.raises(BackupError, match=r"reads format version 5, but this one reads 4"):
+    with pytest.raises(
+        BackupError, match=f"reads format version {FORMAT_VERSION + 1}, but this one reads {FORMAT_VERSION}"
+    ):
         back_up(tmp_path / "store", tmp_path / "backup")
     assert path.read_bytes() == there
 
@@ -108,10 +113,10 @@ def test_backup_of_a_store_with_damaged_state_requires_the_newest_known_version(
     fill(store, 5)
     store.close()
     (tmp_path / "store/delaymq/state.json").write_bytes(b"{")
-    assert back_up(tmp_path / "store", tmp_path / "backup").manifest.minimum_reader == 3
+    assert back_up(tmp_path / "store", tmp_path / "backup").manifest.minimum_reader == FORMAT_VERSION
 
 
-@pytest.mark.parametrize("version", [0, 4, 1 << 70])
+@pytest.mark.parametrize("version", [0, FORMAT_VERSION + 1, 1 << 70])
 def test_source_that_requires_an_unknown_version_is_rejected(open_store: Open, tmp_path: Path, version: int) -> None:
     fill(open_store(), 5)
 
@@ -120,6 +125,6 @@ def test_source_that_requires_an_unknown_version_is_rejected(open_store: Open, t
             return replace(super().state(), minimum_reader=version)
 
     with pytest.raises(
-        BackupError, match=f"reads format version {version}, but this one reads 1 to 3: use the version"
+        BackupError, match=f"reads format version {version}, but this one reads 1 to {FORMAT_VERSION}: use the version"
     ):
         back_up(Other(str(tmp_path / "store")), tmp_path / "backup")
