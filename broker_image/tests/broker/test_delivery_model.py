@@ -25,41 +25,12 @@ from delaymq.store.errors import StoreFullError
 from delaymq.store.index import key_index
 from delaymq.store.model import Dispatched, NewRecord
 from delaymq_testing.broker.delivery_harness import START_MS, Bench
-from delaymq_testing.broker.delivery_life import Life
+from delaymq_testing.broker.delivery_life import Life, run_to_the_end
 from delaymq_testing.repetitions import FUZZ_INPUTS, SEED
 
-STEPS_A_RUN = 150
 RUNS = range(max(FUZZ_INPUTS // 400, 1))
 """By default, 50 runs of 150 steps; `make test-long-fuzz` performs 337,500 steps."""
 MAX_RUNS_UNTIL_FOUND = 200
-
-
-def run_to_the_end(life: Life) -> None:
-    """Performs random steps, then delivers everything."""
-    for _ in range(STEPS_A_RUN):
-        life.step()
-        life.check()
-    life.resume_all()
-    life.bench.now_ms += 20_000
-    life.bench.delivery.control.spread(5_000)
-    life.bench.hand_over(1)
-    life.bench.delivery.control.resume()
-    life.bench.now_ms += 1_000_000
-    life.bench.store.flush()
-    while life.bench.delivery.maintain():
-        continue
-    while (wakeup_ms := life.bench.delivery.next_wakeup_ms()) is not None:
-        life.bench.now_ms = max(life.bench.now_ms, wakeup_ms)
-        life.bench.hand_over()
-    life.check()
-    expected = {body for body, sent in life.sent.items() if sent.now.due_ms is not None}
-    assert sorted([*life.bench.delivered(), *life.bench.expired()]) == sorted(expected)
-    life.bench.stop()
-    life.bench.start()
-    assert life.bench.delivery.corrected == []
-    assert life.bench.delivery.pending_total() == 0
-    assert life.bench.hand_over() == []
-    assert life.bench.delivery.next_wakeup_ms() is None
 
 
 @pytest.mark.parametrize("run", RUNS)

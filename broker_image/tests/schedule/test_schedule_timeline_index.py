@@ -7,14 +7,17 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
 import pytest
-from delaymq.schedule.timeline import TimelineDamagedError, cursors, merging, runs, state
+from delaymq.schedule.timeline import TimelineDamagedError, cursors, inspection, merging, runs, state, timeline
 from delaymq.schedule.timeline.compaction import Compaction
 from delaymq.schedule.timeline.cursors import Cursor, EntryQueue, Key
 from delaymq.schedule.timeline.entries import ENTRY_BYTES, Pending
+from delaymq.schedule.timeline.holding import Holding
 from delaymq.schedule.timeline.merging import Merge
 from delaymq.schedule.timeline.partitions import Partitions
+from delaymq.schedule.timeline.queues import Queues
 from delaymq.schedule.timeline.runs import Sizes
 from delaymq.schedule.timeline.state import Capture
+from delaymq.schedule.timeline.sweeping import Sweep
 from delaymq.schedule.timeline.timeline import Timeline
 from delaymq.schedule.timeline.wakeups import Wakeups
 from delaymq_testing.repetitions import FUZZ_INPUTS, SEED
@@ -299,14 +302,41 @@ def numbers_of_files_are_used_again_after_a_restart(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(state, "_take_over_files", take_over_files)
 
 
+@plant
+def orders_are_forgotten_although_they_came_during_the_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
+    def end(original: Callable[..., None], sweep: Sweep) -> None:
+        original(sweep)
+        sweep._orders.clear()
+
+    wrap(monkeypatch, Sweep, "_end", end)
+
+
+@plant
+def moved_entries_are_counted_with_those_that_they_replace(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inspection, "MOVED", 1 << 40)
+    monkeypatch.setattr(timeline, "MOVED", 0)
+
+
+@plant
+def resumed_queue_stays_parked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Queues, "resume", lambda queues, topic, group: queues._paused.discard((topic, group)))
+
+
+@plant
+def moved_messages_of_a_paused_group_stay_in_its_partition(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Holding, "at_home", lambda holding, entry: entry)
+
+
 @pytest.mark.parametrize("name", PLANTS)
 def test_model_detects_a_planted_mistake(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     PLANTS[name](monkeypatch)
     for run in range(MAX_RUNS_UNTIL_FOUND):
         model = IndexModel(run, SIZES[run % len(SIZES)])
         try:
-            for _ in range(STEPS_A_RUN):
+            for step in range(STEPS_A_RUN):
                 model.step()
+                if step % 16 == 0:
+                    model.check_inspection()
         except (ModelError, TimelineDamagedError, ValueError, KeyError):
             return
     pytest.fail(f"not found in {MAX_RUNS_UNTIL_FOUND} runs")

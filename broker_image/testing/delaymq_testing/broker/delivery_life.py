@@ -434,3 +434,31 @@ class Life:
             wakeup_ms = self.bench.delivery.next_wakeup_ms()
             # The timeline may wake up for a message that has ended, but never too late.
             assert expected is None or (wakeup_ms is not None and wakeup_ms <= expected)
+
+
+def run_to_the_end(life: Life, steps: int = 150) -> None:
+    """Performs random steps, then delivers everything."""
+    for _ in range(steps):
+        life.step()
+        life.check()
+    life.resume_all()
+    life.bench.now_ms += 20_000
+    life.bench.delivery.control.spread(5_000)
+    life.bench.hand_over(1)
+    life.bench.delivery.control.resume()
+    life.bench.now_ms += 1_000_000
+    life.bench.store.flush()
+    while life.bench.delivery.maintain():
+        continue
+    while (wakeup_ms := life.bench.delivery.next_wakeup_ms()) is not None:
+        life.bench.now_ms = max(life.bench.now_ms, wakeup_ms)
+        life.bench.hand_over()
+    life.check()
+    expected = {body for body, sent in life.sent.items() if sent.now.due_ms is not None}
+    assert sorted([*life.bench.delivered(), *life.bench.expired()]) == sorted(expected)
+    life.bench.stop()
+    life.bench.start()
+    assert life.bench.delivery.corrected == []
+    assert life.bench.delivery.pending_total() == 0
+    assert life.bench.hand_over() == []
+    assert life.bench.delivery.next_wakeup_ms() is None
