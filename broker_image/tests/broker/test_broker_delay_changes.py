@@ -11,7 +11,7 @@ from delaymq.message import names
 from delaymq.message.timed_marks import parse_own_due, parse_own_mark
 from delaymq.protocol.batch import BatchMessage, encode_batch
 from delaymq.protocol.codes import RequestCode, ResponseCode
-from delaymq.store.errors import RecordTooLargeError
+from delaymq.store.errors import RecordTooLargeError, StoreFullError
 from delaymq.store.reader import StoreReader
 from delaymq.store.tools.rocketmq_compat import prospect_for_rocketmq
 from delaymq.store.tools.timed_messages import TimedMessages
@@ -376,14 +376,51 @@ def failing(*_: object) -> None:
     raise RecordTooLargeError("too large")
 
 
-def test_change_on_a_full_disk_is_rejected_and_changes_nothing(harness: Harness) -> None:
-    schedule(harness, DELAY_KEY="k")
-    retention = harness.broker.store._retention
+def test_changes_are_made_on_a_full_disk_until_their_reserve_is_used_up(harness: Harness) -> None:
+    for number in range(3):
+        schedule(harness, f"m{number}", DELAY_KEY=f"k{number}", DELAY_GROUP="g")
+    act(harness, "move", DELAY_KEY="k0", TIMER_DELAY_MS="120000")  # raises the format version
+    store = harness.broker.store
+    retention, log = store._retention, store._log
     retention.disk = retention.disk._replace(writes_refused=True)
-    answer = act(harness, "cancel", DELAY_KEY="k")
-    assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
+    assert send(harness, "another").code == ResponseCode.SERVICE_NOT_AVAILABLE
+    assert act(harness, "cancel", DELAY_KEY="k0").code == SUCCESS
+    assert act(harness, "pause", DELAY_GROUP="g").code == SUCCESS
+    ends = log.segment_end, log.open_end
+    log.segment_end = log.open_end = log.end_offset + 100
+    answer = act(harness, "cancel", DELAY_KEY="k1")
+    assert (answer.code, answer.remark) == (ResponseCode.SERVICE_NOT_AVAILABLE, send(harness, "another").remark)
+    log.segment_end, log.open_end = ends
     retention.disk = retention.disk._replace(writes_refused=False)
-    assert deliver(harness, 60_000) == ["m"]
+    act(harness, "resume", DELAY_GROUP="g")
+    assert deliver(harness, 60_000) == ["m1", "m2"]
+
+
+def test_sends_leave_the_reserve_of_changes_if_no_segment_can_be_created(
+    open_harness: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    harness = open_harness(mapped_file_size_commit_log=64 << 10)
+    schedule(harness, DELAY_KEY="k")
+    act(harness, "move", DELAY_KEY="k", TIMER_DELAY_MS="120000")
+
+    def full(*_: object) -> None:
+        raise StoreFullError("no space for a segment")
+
+    log = harness.broker.store._log
+    monkeypatch.setattr(log._folder, "create", full)
+    sent = 0
+    while (answer := send(harness, f"s{sent}" + "." * 500)).code == SUCCESS:
+        sent += 1
+    assert (answer.code, log.segment_of(log.segment_end)) == (ResponseCode.SERVICE_NOT_AVAILABLE, None)
+    assert log.end_offset + 700 > log.open_end == log.segment_end - (64 << 10) // 32
+    assert act(harness, "cancel", DELAY_KEY="k").code == SUCCESS
+    changes = 0
+    while act(harness, "pause" if changes % 2 == 0 else "resume", DELAY_GROUP="g").code == SUCCESS:
+        changes += 1
+    assert 3 < changes < 10
+    monkeypatch.undo()
+    assert send(harness, "after").code == SUCCESS
+    assert act(harness, "pause", DELAY_GROUP="h").code == SUCCESS
 
 
 def test_tools_evaluate_a_store_with_changes(open_harness: Open) -> None:

@@ -29,7 +29,7 @@ from delaymq.store.commit_log import CommitLog
 from delaymq.store.consume_queue import ENTRY, ConsumeQueues
 from delaymq.store.dispatch import DELAYED_TOPICS, Dispatcher, due_or_tags_code
 from delaymq.store.errors import RecordTooLargeError, StoreClosedError, StoreFullError, StoreReadOnlyError
-from delaymq.store.model import Dispatched, NewRecord
+from delaymq.store.model import Dispatched, NewRecord, Reserve
 from delaymq.store.options import StoreOptions
 from delaymq.store.retention import Retention
 
@@ -70,9 +70,7 @@ class LogAppender:
         log = self._log
         if self.is_closed or log.failure is not None or self._retention.disk.writes_refused:
             self.refuse(message)
-        now_ms = self._now_ms()
-        if now_ms < log.last_store_timestamp_ms:
-            now_ms = log.last_store_timestamp_ms
+        now_ms = max(self._now_ms(), log.last_store_timestamp_ms)
         (
             topic, queue_id, body, properties, flag, sys_flag, born_ms, born_host, store_host, reconsume_times,
             prepared_offset, is_copy, statement, property_bytes, body_crc, _,
@@ -85,8 +83,7 @@ class LogAppender:
             queue = queues.table.get((topic, queue_id)) or queues.get_or_make(topic, queue_id)
             queue_offset = queue.max_number
         else:
-            queue = None
-            queue_offset = 0
+            queue, queue_offset = None, 0
         physical_offset = log.end_offset
         raw_topic = topic.encode()
         while True:
@@ -102,9 +99,11 @@ class LogAppender:
                 raise RecordTooLargeError(
                     f"the record has {size} bytes (limit: {self.options.max_record_bytes}): send a smaller message"
                 )
-            if size + BLANK_BYTES <= log.segment_end - physical_offset:
+            if size + BLANK_BYTES <= log.open_end - physical_offset:
                 break
-            physical_offset = self._roll(size, message)
+            encoded_for, physical_offset = physical_offset, self._room(size, message)
+            if physical_offset == encoded_for:
+                break
         at = physical_offset - log.segment_base
         log.mapping[at : at + size] = data
         log.end_offset = physical_offset + size
@@ -132,17 +131,31 @@ class LogAppender:
                 receive(record)
         return record
 
-    def _roll(self, size: int, message: NewRecord | None) -> int:
-        """Continue in the next segment, but leave the reserve to records that may use it."""
+    def _room(self, size: int, message: NewRecord | None) -> int:
+        """Return the offset at which a record continues the log, in this segment or the next one.
+
+        All but marks leave the end of the last segment free, unless the next one exists: on a full disk, it cannot be
+        created.
+        """
         log, retention = self._log, self._retention
+        reserve = Reserve.NONE if message is None else message.reserve
+        fits = size + BLANK_BYTES <= log.segment_end - log.end_offset
+        if fits and reserve:
+            return log.end_offset
+        if reserve is Reserve.MARKS and retention.disk.writes_refused:
+            self.refuse()
         if (
-            (message is None or not message.uses_reserve)
+            reserve is not Reserve.CARRYING
             and log.segment_of(log.segment_end) is None
             and retention.lacks_reserve(besides_bytes=log.file_bytes)
         ):
             retention.disk = retention.disk._replace(writes_refused=True)
             self.refuse()
-        return log.roll(size)
+        if not fits:
+            return log.roll(size)
+        log.make_next()
+        log.open_end = log.segment_end
+        return log.end_offset
 
     def append_copies(self, copies: Sequence[NewRecord], appended: list[Dispatched]) -> None:
         """Append copies of records in the log, all of them plain, as `_append_run` does."""
@@ -192,8 +205,8 @@ class LogAppender:
                 size = _FIXED_BYTES + len(body) + len(raw_topic) + len(property_bytes)
                 if statement is not None:
                     size += statement.property_bytes
-                if size + BLANK_BYTES > log.segment_end - physical_offset:
-                    physical_offset = self._roll(size, None)
+                if size + BLANK_BYTES > log.open_end - physical_offset:
+                    physical_offset = self._room(size, None)
                 if statement is not None:
                     property_bytes = _with_statement(property_bytes, statement, properties, physical_offset)
                 head = HEAD.pack(
@@ -228,8 +241,8 @@ class LogAppender:
         log = self._log
         if self.is_closed or log.failure is not None or self._retention.disk.writes_refused:
             self.refuse()
-        if total + BLANK_BYTES > log.segment_end - log.end_offset:
-            self._roll(total, None)
+        if total + BLANK_BYTES > log.open_end - log.end_offset:
+            self._room(total, None)
 
     def check_batch(self, messages: Sequence[NewRecord]) -> int:
         """Return the number of log bytes that the messages need; errors as in `append`."""
@@ -256,8 +269,8 @@ class LogAppender:
         return total
 
     def refuse(self, message: NewRecord | None = None) -> None:
-        """Raise the error that says why records are rejected, except for records that may use the reserve."""
-        if message is not None and message.uses_reserve and not self.is_closed and self._log.failure is None:
+        """Raise the error that says why records are rejected, except for records that may use a reserve."""
+        if message is not None and message.reserve and not self.is_closed and self._log.failure is None:
             return
         if self.is_read_only:
             raise StoreReadOnlyError("the store is read-only: start the broker without readOnly to store messages")

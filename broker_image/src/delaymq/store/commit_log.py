@@ -32,6 +32,11 @@ from delaymq.store.segments import Segment, SegmentFolder
 _NOTHING_MAPPED: Final = mmap.mmap(-1, 1)
 
 
+MARKS_SHARE: Final = 32
+MAX_MARKS_BYTES: Final = 1 << 20
+"""Reserve for marks at the end of the last segment: this share of a segment, at most this size."""
+
+
 class CommitLog:
     """The open log. `end_offset` is the offset of the next record."""
 
@@ -43,6 +48,8 @@ class CommitLog:
         self.mapping: mmap.mmap = _NOTHING_MAPPED
         self.segment_base = 0
         self.segment_end = 0
+        self.open_end = 0
+        """End of the part of the segment that is open to all records; the rest is reserved for marks."""
         self.end_offset = 0
         self.flushed_offset = 0
         self.last_offset = -1
@@ -72,7 +79,7 @@ class CommitLog:
         if segment is not None:
             self._activate(segment, self._folder.map(segment))
         else:
-            self.segment_base = self.segment_end = end_offset
+            self.segment_base = self.segment_end = self.open_end = end_offset
 
     def segment_of(self, offset: int) -> Segment | None:
         """Return the segment that holds `offset`."""
@@ -85,6 +92,7 @@ class CommitLog:
         previous, self.mapping = self.mapping, mapping
         self.segment_base = segment.base
         self.segment_end = segment.base + self.file_bytes
+        self.open_end = self.segment_end - min(self.file_bytes // MARKS_SHARE, MAX_MARKS_BYTES)
         if previous is not _NOTHING_MAPPED:
             previous.close()
 
@@ -99,13 +107,7 @@ class CommitLog:
                 f"a record or batch of {size} bytes does not fit in a log segment of {self.file_bytes} bytes"
                 " (mappedFileSizeCommitLog): send a smaller message or batch"
             )
-        segment = self.segment_of(self.segment_end)
-        if segment is None:
-            try:
-                segment = self._folder.create(self.segment_end)
-            except OSError as error:
-                raise self._fail(error) from error
-            self.segments.append(segment)
+        segment = self.make_next()
         mapping = self._folder.map(segment)
         left = self.segment_end - self.end_offset
         if left:
@@ -114,6 +116,17 @@ class CommitLog:
         self.end_offset = segment.base
         self._activate(segment, mapping)
         return segment.base
+
+    def make_next(self) -> Segment:
+        """Return the segment after this one, which is created if it does not exist. Errors as in `roll`."""
+        segment = self.segment_of(self.segment_end)
+        if segment is None:
+            try:
+                segment = self._folder.create(self.segment_end)
+            except OSError as error:
+                raise self._fail(error) from error
+            self.segments.append(segment)
+        return segment
 
     def read_bytes(self, offset: int, size: int) -> bytes:
         """Return `size` bytes at `offset`; empty unless all are in one segment of the log."""

@@ -158,7 +158,7 @@ class MessageStore(LogAppender):
         """
         if self._state.minimum_reader >= version:
             return
-        if self.is_closed or self._log.failure is not None or self._retention.disk.writes_refused:
+        if self.is_closed or self._log.failure is not None:
             self.refuse()
         state = layout.raised(self._state, version)
         try:
@@ -350,7 +350,7 @@ class MessageStore(LogAppender):
         return self._retention.expired_log(now_ms)
 
     def reserve(self, reserve_bytes: Callable[[], int]) -> None:
-        """Keep the number of bytes that `reserve_bytes` returns free for records with `uses_reserve`."""
+        """Keep the number of bytes that `reserve_bytes` returns free for records of `Reserve.CARRYING`."""
         self._retention.reserve_bytes = reserve_bytes
 
     def clean(self, now_ms: int, *, at_any_hour: bool = False) -> list[str]:

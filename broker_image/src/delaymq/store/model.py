@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import IntEnum
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from delaymq.message.record import Record
 from delaymq.message.timed_marks import Statement
+
+
+class Reserve(IntEnum):
+    """Space for records that are stored although others are rejected, because the disk is full."""
+
+    NONE = 0
+    MARKS = 1
+    """The end of the last segment, for marks about pending messages."""
+    CARRYING = 2
+    """A further segment, for carrying pending messages forward."""
 
 
 class NewRecord(NamedTuple):
@@ -32,8 +43,8 @@ class NewRecord(NamedTuple):
     """Encoded `properties`, if the caller has them."""
     body_crc: int | None = None
     """CRC of the body as in a record, if it is known from one."""
-    uses_reserve: bool = False
-    """Whether the record may use the space that is reserved for carrying messages forward on a full disk."""
+    reserve: Reserve = Reserve.NONE
+    """Space that the record may use on a full disk."""
 
 
 def again(
@@ -45,7 +56,7 @@ def again(
     *,
     property_bytes: bytes | None = None,
     body_crc: int | None = None,
-    uses_reserve: bool = False,
+    reserve: Reserve = Reserve.NONE,
 ) -> NewRecord:
     """Return a record of the log as it is to be stored again, in a queue and with properties of its own."""
     return NewRecord(
@@ -64,7 +75,7 @@ def again(
         statement=statement,
         property_bytes=property_bytes,
         body_crc=body_crc,
-        uses_reserve=uses_reserve,
+        reserve=reserve,
     )
 
 

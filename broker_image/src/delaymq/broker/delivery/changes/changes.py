@@ -21,7 +21,7 @@ from delaymq.message.timed_marks import GroupMarkKind, TimedMark, TimedMarkKind,
 from delaymq.schedule.timeline import Pending, Timeline
 from delaymq.schedule.timeline.inspection import unused_due_ms
 from delaymq.store.layout import CHANGED_VERSION
-from delaymq.store.model import NewRecord, again
+from delaymq.store.model import NewRecord, Reserve, again
 from delaymq.throttled_log import ThrottledLogger
 
 
@@ -132,17 +132,16 @@ class Changes:
             next_due_ms=next_due_ms,
             queue=entry,
         )
-        place, end = self._append(
-            mark_alone(
-                pending.identity,
-                record.properties,
-                mark.statement(),
-                now_ms,
-                requester.host,
-                requester.account,
-                record.reconsume_times,
-            )
+        stated = mark_alone(
+            pending.identity,
+            record.properties,
+            mark.statement(),
+            now_ms,
+            requester.host,
+            requester.account,
+            record.reconsume_times,
         )
+        place, end = self._append(stated._replace(reserve=Reserve.MARKS))
         if next_due_ms is None:
             self.end(pending)
             if entry is not None:

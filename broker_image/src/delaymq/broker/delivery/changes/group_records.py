@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 from delaymq.message import names
 from delaymq.message.group_marks import GroupMark, indexed_group_key
 from delaymq.store.layout import MANAGED_VERSION
-from delaymq.store.model import NewRecord
+from delaymq.store.model import NewRecord, Reserve
 
 if TYPE_CHECKING:
     from delaymq.broker.delivery.changes.changes import Requester
     from delaymq.broker.delivery.reader import DeliveryStore
 
 
-def group_record(mark: GroupMark, now_ms: int, requester: Requester, *, uses_reserve: bool = False) -> NewRecord:
+def group_record(mark: GroupMark, now_ms: int, requester: Requester, reserve: Reserve = Reserve.MARKS) -> NewRecord:
     """Return the record of a statement about many messages. IllegalMessageError."""
     properties = {names.KEYS: indexed_group_key(mark.topic, mark.group)}
     if mark.topic:
@@ -35,7 +35,7 @@ def group_record(mark: GroupMark, now_ms: int, requester: Requester, *, uses_res
         host,
         host,
         statement=statement,
-        uses_reserve=uses_reserve,
+        reserve=reserve,
     )
 
 

@@ -16,6 +16,7 @@ from delaymq.broker.delivery.pause_facts import ALL, Pause, PauseFacts
 from delaymq.message.errors import IllegalMessageError
 from delaymq.message.group_marks import GroupMark
 from delaymq.message.timed_marks import GroupMarkKind
+from delaymq.store.model import Reserve
 
 if TYPE_CHECKING:
     from delaymq.broker.delivery.hand_over import HandOver
@@ -84,7 +85,7 @@ class Pauses:
         before = [(names, pause) for names, pause in self if pause.place < end]
         for (topic, group), pause in before[:_CARRIED_AT_ONCE]:
             requester = BROKER._replace(account=pause.account)
-            self._state(GroupMarkKind.PAUSED, topic, group, requester, pause.since_ms, uses_reserve=True)
+            self._state(GroupMarkKind.PAUSED, topic, group, requester, pause.since_ms, Reserve.CARRYING)
 
     def _state(
         self,
@@ -93,12 +94,11 @@ class Pauses:
         group: str,
         requester: Requester,
         since_ms: int,
-        *,
-        uses_reserve: bool = False,
+        reserve: Reserve = Reserve.MARKS,
     ) -> int:
         """Append a mark and apply it; return its end in the log."""
         mark = GroupMark(place=0, kind=kind, decided_ms=since_ms, topic=topic, group=group)
-        record = group_record(mark, self._now_ms(), requester, uses_reserve=uses_reserve)
+        record = group_record(mark, self._now_ms(), requester, reserve)
         place, end = append_statement(self._store, record)
         self._facts.apply(replace(mark, place=place), requester.account)
         self._apply(topic, group)

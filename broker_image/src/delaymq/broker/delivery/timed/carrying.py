@@ -24,7 +24,7 @@ from delaymq.schedule.timeline.inspection import find_held_at, held_at
 from delaymq.store.consume_queue import BLANK_SIZE, ENTRY, ENTRY_BYTES
 from delaymq.store.errors import StoreError
 from delaymq.store.layout import CHANGED_VERSION, TIMED_VERSION
-from delaymq.store.model import NewRecord, again
+from delaymq.store.model import NewRecord, Reserve, again
 from delaymq.store.retention import ExpiredLog
 from delaymq.throttled_log import ThrottledLogger
 
@@ -314,7 +314,7 @@ def carried_level_record(record: Record, pending: Pending, queue_offset: int, no
         next_due_ms=pending.due_ms,
         queue=(record.queue_id, record.queue_offset),
     )
-    return again(record, record.topic, record.queue_id, properties, mark.statement(), uses_reserve=True)
+    return again(record, record.topic, record.queue_id, properties, mark.statement(), reserve=Reserve.CARRYING)
 
 
 def carried_record(record: Record, pending: Pending) -> NewRecord:
@@ -324,4 +324,4 @@ def carried_record(record: Record, pending: Pending) -> NewRecord:
     properties.pop(names.MARK, None)
     properties[names.TIMER_OUT_MS] = str(pending.due_ms)
     statement = carried_due(pending.due_ms, pending.identity)
-    return again(record, record.topic, record.queue_id, properties, statement, uses_reserve=True)
+    return again(record, record.topic, record.queue_id, properties, statement, reserve=Reserve.CARRYING)
