@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from random import Random
 from typing import Any
@@ -13,8 +14,14 @@ from delaymq.broker.delivery.changes.changes import Changed, Changes, moved_reco
 from delaymq.broker.delivery.changes.lookup import Found, Lookup, stated_by
 from delaymq.broker.delivery.copies import copy_of, timed_copy_of
 from delaymq.broker.delivery.level_entries import add_entries
+from delaymq.broker.delivery.repeating import copies as copies_of_runs
+from delaymq.broker.delivery.repeating import history, runs
+from delaymq.broker.delivery.repeating.copies import run_copy, skipping_mark
+from delaymq.broker.delivery.repeating.runs import Repeating
+from delaymq.broker.delivery.repeating.schedules import Interval, Plan, Schedule
 from delaymq.broker.delivery.timed import carrying, replay
 from delaymq.broker.delivery.timed.carrying import carried_level_record, carried_record
+from delaymq.message import names
 from delaymq.message.names import TIMER_TOPIC
 from delaymq.message.record import Record
 from delaymq.message.timed_marks import TimedDue, first_due
@@ -112,13 +119,31 @@ def _appended_anyway(self: Changes, record: NewRecord) -> tuple[int, int]:
         return self._store.last_offset, self._store.end_offset
 
 
+def _run_without_next(*given: Any) -> NewRecord:
+    record, pending, run, run_ms, _, now_ms = given
+    return run_copy(record, pending, run, run_ms, None, now_ms)
+
+
+def _skipping_without_next(*given: Any) -> NewRecord:
+    record, pending, kind, _, *rest = given
+    return skipping_mark(record, pending, kind, None, *rest)
+
+
+def _plan_without(limit: str) -> Callable[..., Plan]:
+    def plan(self: Schedule, *given: Any, **named: Any) -> Plan:
+        kept = {name: getattr(self, name) for name in ("rhythm", "until_ms", "runs", "missed", "late_ms")}
+        return _plan(Schedule(**{**kept, limit: None}), *given, **named)
+
+    return plan
+
+
 def _appended_or_raised(self: Changes, record: NewRecord) -> tuple[int, int]:
     appended = self._store.append(record)
     return appended.physical_offset, appended.physical_offset + appended.size
 
 
 _append, _mark, _change, _entry = Changes._append, Changes._mark, Rebuilding.change, replay.TimedReplay.entry
-_take = Timeline.take
+_take, _plan = Timeline.take, Schedule.plan
 _restore = recovery.Replay.restore
 BUGS: dict[str, tuple[object, str, object]] = {
     "messages are taken before they are due": (Timeline, "take", _early),
@@ -162,6 +187,18 @@ BUGS: dict[str, tuple[object, str, object]] = {
     "late messages are delivered although they expired": (hand_over, "expiry_ms", _nothing),
     "a message that will be dropped keeps another one out": (delay_rewrite, "expiry_ms", _nothing),
     "delivered messages are unknown": (fates, "_delivered", _nothing),
+    "a repeating message ends with its first run": (runs, "run_copy", _run_without_next),
+    "a repeating message is not moved to its next run": (Repeating, "done", _nothing),
+    "runs are counted from the start of the broker": (history, "newest_run", _nothing),
+    "a carried repeating message forgets its runs": (carrying.Carrier, "_details", lambda *given: {"run": "0"}),
+    "a carried repeating message ends": (carrying.Carrier, "_details", lambda *given: {}),
+    "changes of a repeating message are made at its first run": (lookup, "newest_run", _nothing),
+    "all missed runs are delivered": (Interval, "latest", lambda self, first_ms, until_ms: first_ms),
+    "late runs are delivered": (Schedule, "plan", _plan_without("late_ms")),
+    "runs have no last time": (Schedule, "plan", _plan_without("until_ms")),
+    "runs have no limit": (Schedule, "plan", _plan_without("runs")),
+    "copies of a repeating message repeat": (copies_of_runs, "_NOT_ON_COPIES", (names.DUE, names.MARK)),
+    "skipped runs end a repeating message": (runs, "skipping_mark", _skipping_without_next),
 }
 
 

@@ -54,6 +54,22 @@ MANAGED_DELAY: Final = frozenset((DELAY_KEY, DELAY_GROUP, DELAY_EXPIRE_MS))
 DELAY_ACTION: Final = "DELAY_ACTION"
 """Makes a message a request that changes a pending one."""
 
+# Schedules of repeating messages:
+DELAY_CRON: Final = "DELAY_CRON"
+DELAY_ZONE: Final = "DELAY_ZONE"
+DELAY_EVERY_MS: Final = "DELAY_EVERY_MS"
+DELAY_UNTIL_MS: Final = "DELAY_UNTIL_MS"
+DELAY_RUNS: Final = "DELAY_RUNS"
+DELAY_MISSED: Final = "DELAY_MISSED"
+REPEATING: Final = frozenset((DELAY_CRON, DELAY_EVERY_MS))
+"""Properties of which one makes a message repeat. The other properties of schedules mean nothing without it."""
+SCHEDULE_PROPERTIES: Final = (DELAY_CRON, DELAY_ZONE, DELAY_EVERY_MS, DELAY_UNTIL_MS, DELAY_RUNS, DELAY_MISSED)
+"""Properties of a repeating message that its copies do not have, so that a message sent again does not repeat."""
+DELAY_SCHEDULE_ID: Final = "DELAY_SCHEDULE_ID"
+"""On copies of a repeating message: its unique id. They are indexed by it."""
+DELAY_RUN: Final = "DELAY_RUN"
+"""On copies of a repeating message: number of the run, from 1."""
+
 # Properties of DelayMQ; see marks.py:
 OWN_PREFIX: Final = "__DMQ_"
 DUE: Final = "__DMQ_DUE"

@@ -43,6 +43,9 @@ _CRC_DIGITS: Final = 8
 _SEALED = re.compile(rf"(\d{{1,9}}):(\d{{{PLACE_DIGITS}}}):(.*):([0-9a-f]{{{_CRC_DIGITS}}})\Z", re.ASCII)
 _REPLACES: Final = "replaces"
 """Detail of a first record: identity and due time of the pending message that it ends, separated by a full stop."""
+RUN: Final = "run"
+"""Detail of a repeating message: in a mark, the number of the run; in a due time, that of the last run before it."""
+_MAX_RUN_DIGITS: Final = 18
 _DETAIL = re.compile(r"([a-z][A-Za-z]*)=([A-Za-z0-9_.-]*)\Z", re.ASCII)
 
 
@@ -127,6 +130,11 @@ class TimedDue:
         return int(identity) if identity.isdigit() and len(identity) < PLACE_DIGITS else None
 
     @property
+    def run(self) -> int | None:
+        """Number of the last run before this record; None if the message does not repeat."""
+        return _run(self.details)
+
+    @property
     def replaced_due_ms(self) -> int:
         """Due time of the replaced message."""
         due_ms = self.details.get(_REPLACES, "").partition(".")[2]
@@ -155,6 +163,11 @@ class TimedMark:
     """Queue id and queue offset of `record` in the schedule topic; None for a record of the timeline's topic."""
     details: Mapping[str, str] = field(default_factory=dict)
     """Further facts, such as the number of a run. Keys are words in camel case, values match `[A-Za-z0-9_.-]*`."""
+
+    @property
+    def run(self) -> int | None:
+        """Number of the run of a repeating message; None if the mark is of no run."""
+        return _run(self.details)
 
     def statement(self) -> Statement:
         """Return the statement without its place."""
@@ -304,9 +317,16 @@ def first_due(due_ms: int) -> Statement:
     return Statement(DUE, str(due_ms), due_ms)
 
 
-def replacing_due(due_ms: int, identity: int, replaced_due_ms: int) -> Statement:
+def replacing_due(
+    due_ms: int, identity: int, replaced_due_ms: int, details: Mapping[str, str] = MappingProxyType({})
+) -> Statement:
     """Return the statement of the first record of a message that ends the one with this identity and due time."""
-    return carried_due(due_ms, None, {_REPLACES: f"{identity}.{replaced_due_ms}"})
+    return carried_due(due_ms, None, {_REPLACES: f"{identity}.{replaced_due_ms}", **details})
+
+
+def _run(details: Mapping[str, str]) -> int | None:
+    text = details.get(RUN, "")
+    return int(text) if text.isdigit() and len(text) <= _MAX_RUN_DIGITS else None
 
 
 def _joined(details: Mapping[str, str]) -> str:

@@ -29,7 +29,8 @@ CHANGED_VERSION = 3
 """Version of stores in which pending messages were cancelled, moved or replaced. An older program could deliver them
 when they were due at first."""
 MANAGED_VERSION = 4
-"""Version of stores with statements about groups and pauses. An older program refuses to start with them."""
+"""Version of stores with repeating messages, or with statements about groups and pauses. An older program refuses to
+start with the latter, and would end a repeating message with its first run."""
 _STATE = "delaymq/state.json"
 _FOLDERS = ("commitlog", "consumequeue", "index", "config", "delaymq")
 

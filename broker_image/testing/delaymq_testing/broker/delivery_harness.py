@@ -8,7 +8,7 @@ from delaymq.broker.delivery import Delivery
 from delaymq.broker.delivery.delay_rewrite import requested_level, strip_own
 from delaymq.broker.delivery.recovery import Replay
 from delaymq.message.levels import DelayLevels
-from delaymq.message.names import MARK, MARKS_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
+from delaymq.message.names import DELAY_RUN, MARK, MARKS_TOPIC, REPEATING, SCHEDULE_TOPIC, TIMER_TOPIC
 from delaymq.message.record import Record
 from delaymq.store.model import Dispatched, NewRecord
 
@@ -125,10 +125,18 @@ class Bench:
         return self.append(body, topic=topic, queue_id=queue_id, properties=own, reconsume_times=reconsume_times)
 
     def send_timed(
-        self, body: str, due_ms: int, *, topic: str = "orders", queue_id: int = 0, account: str = "", **more: str
+        self,
+        body: str,
+        due_ms: int,
+        *,
+        topic: str = "orders",
+        queue_id: int = 0,
+        account: str = "",
+        properties: dict[str, str] | None = None,
+        **more: str,
     ) -> Dispatched:
-        """Stores a message with a due time, as a send does."""
-        properties = {"UNIQ_KEY": body, **more}
+        """Stores a message with a due time, as a send does. The properties may be given in either way."""
+        properties = {"UNIQ_KEY": body, **(properties or {}), **more}
         statement = self.delivery.ingress.prepare_timed(properties, topic, queue_id, due_ms, account)
         return self.store.append(
             NewRecord(TIMER_TOPIC, 0, body.encode(), properties, 0, 0, self.now_ms, HOST, HOST, statement=statement)
@@ -186,8 +194,13 @@ class Bench:
         return [
             self._body_at(int(record.properties["KEYS"]))
             for record in self.store.records()
-            if record.topic == MARKS_TOPIC and ":expired:" in record.properties[MARK]
+            if record.topic == MARKS_TOPIC and ":expired:" in record.properties[MARK] and not self._repeats(record)
         ]
+
+    def _repeats(self, mark: Record) -> bool:
+        message = self.store.record_at(int(mark.properties["KEYS"]))
+        assert message is not None
+        return not REPEATING.isdisjoint(message.properties)
 
     def _body_at(self, place: int) -> str:
         record = self.store.record_at(place)
@@ -211,5 +224,9 @@ class Bench:
         ]
 
     def delivered(self) -> list[str]:
-        """Bodies of all marked copies in the log."""
-        return [record.body.decode() for record in self.copies() if MARK in record.properties]
+        """Bodies of all marked copies in the log, without those of repeating messages."""
+        return [
+            record.body.decode()
+            for record in self.copies()
+            if MARK in record.properties and DELAY_RUN not in record.properties
+        ]

@@ -20,6 +20,7 @@ from delaymq.store.errors import RecordTooLargeError, StoreFullError
 from delaymq.store.model import NewRecord
 
 from delaymq_testing.broker.delivery_harness import HOST, Bench, Settings
+from delaymq_testing.broker.repeating_life import RepeatingLife
 
 TABLES = ["1s 5s 10s", "1s", "3s 2s 1s 4s", "20s 1s", "1s 1s 1s"]
 
@@ -84,6 +85,7 @@ class Life:
         self.random = Random(seed)
         self.bench = Bench(TABLES[0], Settings(flush_delay_offset_interval=500))
         self.sent: dict[str, Sent] = {}
+        self.repeating = RepeatingLife(self.bench, self.random)
         self.pauses: list[Paused] = []
         self.next_body = 0
 
@@ -93,11 +95,15 @@ class Life:
             self.send()
         elif choice < 40:
             self.send_timed()
+        elif choice < 43:
+            self.repeating.send()
         elif choice < 52:
             self.change()
-        elif choice < 56:
+        elif choice < 55:
+            self.repeating.change()
+        elif choice < 58:
             self.change_group()
-        elif choice < 59:
+        elif choice < 61:
             self.pause_or_resume()
         elif choice < 73:
             self.hand_over()
@@ -353,9 +359,13 @@ class Life:
             self.bench.store.refuse = self.refuse_some
         elif kind == 2:
             self.bench.store.fail_after = lambda message: OSError("after") if self.random.random() < 0.5 else None
+        before = len(self.bench.store.log)
         handed_over = self.bench.hand_over(self.random.choice([1, 2, 7, 1_000]))
         assert not handed_over or not self.bench.delivery.control.is_paused, "delivered while everything was paused"
+        self.repeating.note_records(before)
         for body in handed_over:
+            if body in self.repeating.schedules:
+                continue
             due_ms = self.sent[body].now.due_ms
             assert due_ms is not None, "delivered after it was cancelled"
             assert due_ms <= self.bench.now_ms, "early"
@@ -382,6 +392,7 @@ class Life:
             for sent in self.sent.values():
                 sent.facts = [fact for fact in sent.facts if fact.end <= len(self.bench.log)]
             self.sent = {body: sent for body, sent in self.sent.items() if sent.facts}
+            self.repeating.lose(len(self.bench.log))
             self.pauses = [each for each in self.pauses if each.end <= len(self.bench.log)]
         else:
             self.bench.kill()
@@ -407,8 +418,10 @@ class Life:
         gone = self.gone()
         assert all(self.sent[body].now.due_ms is not None for body in gone), "delivered after it was cancelled"
         pending = {body for body, sent in self.sent.items() if sent.now.due_ms is not None and body not in gone}
-        assert self.bench.delivery.pending_total() == len(pending), "lost"
+        repeating = self.repeating.dues_ms()
+        assert self.bench.delivery.pending_total() == len(pending) + len(repeating), "lost"
         by_queue = Counter(self.sent[body].now.level for body in pending)
+        by_queue[TIMELINE_QUEUE] += len(repeating)
         partitions = self.bench.delivery.timeline.partitions
         for queue_id in range(TIMELINE_QUEUE, 4):
             assert partitions.of_level(level_of_queue(queue_id)).messages == by_queue[queue_id]
@@ -430,10 +443,17 @@ class Life:
             # While changes of groups are being applied, some messages are due earlier than the index knows.
             waiting = [self.sent[body] for body in pending if not self.bench.delivery.timeline.sweep]
             dues = [sent.now.due_ms or 0 for sent in waiting if not self.is_paused(sent.topic, sent.group)]
+            dues += self.repeating.dues_ms(lambda topic: not self.is_paused(topic, ""))
             expected = min(dues, default=None)
             wakeup_ms = self.bench.delivery.next_wakeup_ms()
             # The timeline may wake up for a message that has ended, but never too late.
             assert expected is None or (wakeup_ms is not None and wakeup_ms <= expected)
+
+
+def _deliver(life: Life, budget: int = 1_000) -> None:
+    before = len(life.bench.store.log)
+    life.bench.hand_over(budget)
+    life.repeating.note_records(before)
 
 
 def run_to_the_end(life: Life, steps: int = 150) -> None:
@@ -442,9 +462,10 @@ def run_to_the_end(life: Life, steps: int = 150) -> None:
         life.step()
         life.check()
     life.resume_all()
+    life.repeating.end_all()
     life.bench.now_ms += 20_000
     life.bench.delivery.control.spread(5_000)
-    life.bench.hand_over(1)
+    _deliver(life, 1)
     life.bench.delivery.control.resume()
     life.bench.now_ms += 1_000_000
     life.bench.store.flush()
@@ -452,8 +473,9 @@ def run_to_the_end(life: Life, steps: int = 150) -> None:
         continue
     while (wakeup_ms := life.bench.delivery.next_wakeup_ms()) is not None:
         life.bench.now_ms = max(life.bench.now_ms, wakeup_ms)
-        life.bench.hand_over()
+        _deliver(life)
     life.check()
+    assert life.repeating.dues_ms() == []
     expected = {body for body, sent in life.sent.items() if sent.now.due_ms is not None}
     assert sorted([*life.bench.delivered(), *life.bench.expired()]) == sorted(expected)
     life.bench.stop()

@@ -9,7 +9,18 @@ from typing import Any
 from delaymq.message.hashing import tags_code
 from delaymq.message.levels import DelayLevels
 from delaymq.message.marks import parse_due
-from delaymq.message.names import DELAY, DELAY_KEY, DUE, KEYS, REAL_TOPIC, SCHEDULE_TOPIC, TAGS, TIMER_TOPIC, UNIQUE_KEY
+from delaymq.message.names import (
+    DELAY,
+    DELAY_KEY,
+    DELAY_SCHEDULE_ID,
+    DUE,
+    KEYS,
+    REAL_TOPIC,
+    SCHEDULE_TOPIC,
+    TAGS,
+    TIMER_TOPIC,
+    UNIQUE_KEY,
+)
 from delaymq.message.properties import encode_properties
 from delaymq.message.record import Record, decode_record, encode_record
 from delaymq.store.disk.own_folder import UsesFolder
@@ -222,6 +233,7 @@ class MemoryStore:
         keys = [properties.get(UNIQUE_KEY, ""), *properties.get(KEYS, "").split(" ")]
         if record.topic == TIMER_TOPIC and DELAY_KEY in properties:
             keys.append(indexed_delay_key(properties[REAL_TOPIC], properties[DELAY_KEY]))
+        keys.append(properties.get(DELAY_SCHEDULE_ID, ""))
         for each in filter(None, keys):
             self.keys.setdefault((record.topic, each), []).append(record.physical_offset)
         if observed:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import Enum, auto
 from functools import lru_cache
-from typing import Final
+from typing import Final, NamedTuple
 
 from delaymq.broker.delivery.settlement import real_queue_id
 from delaymq.message import names
@@ -39,6 +39,17 @@ class Fate(Enum):
     """It is later than the producer allowed (DELAY_EXPIRE_MS)."""
     REFUSED = auto()
     """It is overdue, and the delivery policy drops such messages."""
+
+
+class Due(NamedTuple):
+    """A due message and its outcome."""
+
+    record: Record
+    fate: Fate
+    copy: NewRecord
+    due_ms: int
+    is_foreign: bool
+    """Whether another broker delayed it."""
 
 
 @lru_cache(maxsize=4096)

@@ -5,15 +5,20 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
+from uuid import uuid4
 
 from delaymq.broker.delivery.reader import require_all_keys
+from delaymq.broker.delivery.repeating.copies import room_bytes as repeating_room_bytes
+from delaymq.broker.delivery.repeating.schedules import check_alone, first_run_ms
 from delaymq.broker.delivery.status import DeliveryCounters
 from delaymq.broker.delivery.timed.requests import (
     OnSameKey,
+    TimeRequest,
     check_expiry,
     delay_group,
     delay_key,
     expiry_ms,
+    is_repeating,
     on_same_key,
     requested_time,
     state_delay,
@@ -25,10 +30,10 @@ from delaymq.message.levels import DelayLevels, queue_of_level
 from delaymq.message.marks import DUE_WIDTH, MARK_WIDTH, format_due
 from delaymq.message.properties import MAX_PROPERTIES_BYTES, encode_properties
 from delaymq.message.record import Record, record_bytes
-from delaymq.message.timed_marks import Statement, first_due, replacing_due
+from delaymq.message.timed_marks import RUN, Statement, carried_due, first_due, replacing_due
 from delaymq.schedule.timeline.partitions import Partitions
 from delaymq.store.errors import StoreFailedError
-from delaymq.store.layout import CHANGED_VERSION, TIMED_VERSION
+from delaymq.store.layout import CHANGED_VERSION, MANAGED_VERSION, TIMED_VERSION
 from delaymq.store.model import NewRecord
 from delaymq.throttled_log import ThrottledLogger, about_message
 
@@ -42,7 +47,7 @@ TIMED_ROOM_BYTES = 256
 """Additional properties that later records of a timed message may need: a mark, or the details of a carried one."""
 _MAX_NON_BODY_BYTES = 128 + names.MAX_TOPIC_LENGTH + MAX_PROPERTIES_BYTES
 """Maximum size of a record without its body: fixed fields, topic, properties."""
-_SCHEDULES = frozenset(names.TIMER_PROPERTIES)
+_SCHEDULES = names.REPEATING.union(names.TIMER_PROPERTIES)
 _NAMES = frozenset((names.DELAY_KEY, names.DELAY_GROUP))
 MAX_GROUPS = 100_000
 """Limit of the groups with pending messages."""
@@ -183,6 +188,8 @@ class DelayIngress:
         Raises IllegalMessageError if the request is invalid or exceeds timerMaxDelaySec. A commit must not fail because
         of a limit that was lowered.
         """
+        if is_repeating(properties):
+            return self._first_run_ms(properties, level, is_commit=is_commit)
         is_managed = not names.MANAGED_DELAY.isdisjoint(properties)
         if level and is_managed:
             if not is_commit:
@@ -200,6 +207,19 @@ class DelayIngress:
         if due_ms <= now_ms and not _NAMES.isdisjoint(properties):
             return now_ms  # it may replace a pending message, or its group be paused
         return due_ms if due_ms > now_ms else None
+
+    def _first_run_ms(self, properties: dict[str, str], level: int, *, is_commit: bool) -> int:
+        """Return the time of the first run of a repeating message. IllegalMessageError."""
+        now_ms = self._now_ms()
+        try:
+            check_alone(properties, level)
+            first_ms = first_run_ms(properties, now_ms)
+            TimeRequest(False, first_ms).check(now_ms, self.settings.timer_max_delay_sec * 1_000)
+        except IllegalMessageError:
+            if is_commit:
+                return now_ms  # the hand-over decides: the last run may be past by now
+            raise
+        return first_ms
 
     def prepare_timed(
         self,
@@ -230,18 +250,22 @@ class DelayIngress:
                 del properties[names.DELAY_KEY]
                 text = "a message is committed without its DELAY_KEY %s: %s"
                 self._throttled.warning(text, key, error, topic=topic, **about_message(properties))
-        if replaced is None:
-            statement = first_due(due_ms)
-        else:
-            statement = replacing_due(due_ms, replaced.identity, replaced.due_ms)
+        repeats = is_repeating(properties)
+        if repeats and not is_commit:
+            require_all_keys(self._store)
+        statement = _first_statement(due_ms, replaced, repeats=repeats)
         added = {names.TIMER_OUT_MS: str(due_ms), names.REAL_TOPIC: topic, names.REAL_QUEUE_ID: str(queue_id)}
         if account:
             added[names.ACCOUNT] = account
         characters = sum(map(len, properties)) + sum(map(len, properties.values())) + 2 * len(properties)
-        room = TIMED_ROOM_BYTES + statement.property_bytes
+        room = TIMED_ROOM_BYTES + statement.property_bytes + more_room_bytes(properties)
         if characters * _WIDEST_CHARACTER_BYTES + len(topic) + len(account) + 128 > MAX_PROPERTIES_BYTES - room:
             _check_room(properties, added, room)
-        if replaced is not None:
+        if repeats:
+            self._store.raise_format_version(MANAGED_VERSION)
+            # A send without a unique id is accepted, but the runs are found by it.
+            properties.setdefault(names.UNIQUE_KEY, uuid4().hex.upper())
+        elif replaced is not None:
             self._store.raise_format_version(CHANGED_VERSION)
         if not self._may_state:
             self._store.raise_format_version(TIMED_VERSION)
@@ -249,7 +273,7 @@ class DelayIngress:
         if self.on_first_timed is not None:
             self.on_first_timed()
             self.on_first_timed = None
-        if not names.MANAGED_DELAY.isdisjoint(properties):
+        if not repeats and not names.MANAGED_DELAY.isdisjoint(properties):
             _drop_level(properties, due_ms - self._now_ms())
         properties.update(added)
         return statement
@@ -273,7 +297,7 @@ class DelayIngress:
         if found is None:
             return None
         record, pending = found
-        limit_ms = expiry_ms(record.properties)
+        limit_ms = None if is_repeating(record.properties) else expiry_ms(record.properties)
         # A message that is already too late will be dropped.
         is_too_late = limit_ms is not None and self._now_ms() - pending.due_ms > limit_ms
         if treatment is OnSameKey.REPLACE or is_too_late:
@@ -306,6 +330,8 @@ class DelayIngress:
             check_expiry(properties)
             if (group := delay_group(properties)) is not None:
                 self._check_group(topic, group)
+            if is_repeating(properties):
+                require_all_keys(self._store)
             if delay_key(properties) is None:
                 return
             require_all_keys(self._store)
@@ -332,6 +358,18 @@ class DelayIngress:
         self._counters.clamped += 1
         text = "delay level %d is above the highest and was clamped to %d"
         self._throttled.warning(text, level, highest, topic=topic, **about_message(properties))
+
+
+def _first_statement(due_ms: int, replaced: Pending | None, *, repeats: bool) -> Statement:
+    details = {RUN: "0"} if repeats else {}
+    if replaced is not None:
+        return replacing_due(due_ms, replaced.identity, replaced.due_ms, details)
+    return carried_due(due_ms, None, details) if repeats else first_due(due_ms)
+
+
+def more_room_bytes(properties: dict[str, str]) -> int:
+    """Return the bytes that the copies of a repeating message need besides TIMED_ROOM_BYTES; 0 for others."""
+    return repeating_room_bytes(properties) if is_repeating(properties) else 0
 
 
 def _check_room(properties: dict[str, str], added: dict[str, str], room_bytes: int) -> None:

@@ -30,6 +30,8 @@ from delaymq.broker.delivery.pin import DeliveryPin
 from delaymq.broker.delivery.queue_state import QueueState
 from delaymq.broker.delivery.reader import DeliveryStore, ScheduleReader
 from delaymq.broker.delivery.recovery import Replay, is_settled_by, start_positions, state_of
+from delaymq.broker.delivery.repeating.open_runs import OpenRuns
+from delaymq.broker.delivery.repeating.runs import Repeating
 from delaymq.broker.delivery.settlement import claim_of
 from delaymq.broker.delivery.status import LatenessHistogram, status_of
 from delaymq.broker.delivery.timed.carrying import Carrier
@@ -116,8 +118,8 @@ class Delivery:
         )
         self.lookup = Lookup(store, self._reader, self.timeline, self.is_settled)
         """Finds messages by unique id and DELAY_KEY."""
-        self.ingress.with_key = self.lookup.pending_with_key
-        self.ingress.partitions = self.timeline.partitions
+        self._complete_ingress()
+        self._repeating = self._hand_over.repeating = self._make_repeating(replay)
         self.changes = self._make_changes()
         """Changes pending messages on request."""
         self.group_changes = self._make_group_changes()
@@ -132,6 +134,14 @@ class Delivery:
         self.control = DeliveryControl(store, self.timeline, self._hand_over, self.pauses, now_ms)
         """Delivery policy. A caller that changes it must call `wake`."""
         self.control.load()
+
+    def _complete_ingress(self) -> None:
+        self.ingress.with_key = self.lookup.pending_with_key
+        self.ingress.partitions = self.timeline.partitions
+
+    def _make_repeating(self, replay: Replay) -> Repeating:
+        open_runs = OpenRuns(replay.timed.open_runs, self._store.record_at, self.lookup)
+        return Repeating(self.lookup, self.timeline, self.counters, open_runs)
 
     def _make_changes(self) -> Changes:
         return Changes(
@@ -167,6 +177,7 @@ class Delivery:
             self._hand_over.give_up,
             self.lookup.pending_in,
             self.pauses,
+            self._repeating.last_runs.number,
         )
 
     def _resume(self, replay: Replay) -> None:

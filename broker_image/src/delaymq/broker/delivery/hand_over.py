@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 from delaymq.broker.delivery.copies import (
+    Due,
     Fate,
     copy_of,
     mark_of_expired,
@@ -18,8 +19,10 @@ from delaymq.broker.delivery.copies import (
 from delaymq.broker.delivery.plain_copies import plain_copy
 from delaymq.broker.delivery.queue_state import QueueState
 from delaymq.broker.delivery.reader import DeliveryStore, ScheduleReader
+from delaymq.broker.delivery.repeating.runs import Repeating
 from delaymq.broker.delivery.status import DeliveryCounters, LatenessHistogram
 from delaymq.broker.delivery.tally import Tally
+from delaymq.broker.delivery.timed.replay import is_schedule
 from delaymq.broker.delivery.timed.requests import expiry_ms
 from delaymq.broker.delivery.topic_lateness import TopicLateness
 from delaymq.message import names
@@ -41,17 +44,6 @@ _UNFLUSHED_WAIT_MS = 10
 _NO_HOST = bytes(IPV4_HOST_BYTES)
 
 _logger = logging.getLogger(__name__)
-
-
-class _Due(NamedTuple):
-    """A due message and its outcome."""
-
-    record: Record
-    fate: Fate
-    copy: NewRecord
-    due_ms: int
-    is_foreign: bool
-    """Whether another broker delayed it."""
 
 
 _Plain: TypeAlias = tuple[int, Pending, str, int, int]
@@ -103,6 +95,8 @@ class HandOver:
         self.spread: PacedTimeline | None = None
         """Overdue messages that are delivered evenly over a period."""
         self._spread_up_to_ms = 0
+        self.repeating: Repeating | None = None
+        """Decides about repeating messages."""
         self._timeline = timeline
         self._topic_lateness = topic_lateness
         self._delivered: list[int] = []
@@ -311,7 +305,7 @@ class HandOver:
         else:
             self._count(fate, record, copy)
 
-    def _due_of_level(self, pending: Pending, level: int, now_ms: int) -> _Due | None:
+    def _due_of_level(self, pending: Pending, level: int, now_ms: int) -> Due | None:
         """Return a message with a delay level; None if it is settled, not due yet, or given up."""
         record = self._reader.level_record(pending, level)
         if record is None:
@@ -333,9 +327,9 @@ class HandOver:
         due_ms = pending.due_ms if own_due_ms is None else own_due_ms
         refused = self._is_refused(due_ms)
         fate, copy = copy_of(record, properties, refused=refused, has_own_due=own_due_ms is not None)
-        return _Due(record, fate, copy, due_ms, own_due_ms is None)
+        return Due(record, fate, copy, due_ms, own_due_ms is None)
 
-    def _due_timed(self, entry: Entry, pending: Pending, now_ms: int) -> _Due | None:
+    def _due_timed(self, entry: Entry, pending: Pending, now_ms: int) -> Due | None:
         """Return a timed message; None if it is given up, or has to wait for the disk."""
         record = self._reader.timed_record(pending)
         if record is None and pending.record != pending.identity:
@@ -344,15 +338,31 @@ class HandOver:
             self._give_up_unreadable_timed(pending, now_ms)
             return None
         properties = decode_properties(record.raw_properties)
+        if is_schedule(properties, record.physical_offset):
+            self._repeat(record, pending, now_ms)
+            return None
         if names.MARK in properties and self._is_unflushed(pending):
             self.retries.give_back(entry, now_ms + _UNFLUSHED_WAIT_MS)
             return None
         expire_ms = expiry_ms(properties)
         if expire_ms is not None and now_ms - pending.due_ms > expire_ms:
-            return _Due(record, Fate.EXPIRED, mark_of_expired(record, pending, now_ms), pending.due_ms, False)
+            return Due(record, Fate.EXPIRED, mark_of_expired(record, pending, now_ms), pending.due_ms, False)
         refused = self._is_refused(pending.due_ms)
         fate, copy = timed_copy_of(record, properties, pending, now_ms, refused=refused)
-        return _Due(record, fate, copy, pending.due_ms, False)
+        return Due(record, fate, copy, pending.due_ms, False)
+
+    def _repeat(self, record: Record, pending: Pending, now_ms: int) -> None:
+        """Deliver or skip runs of a repeating message, and let it be due at its next run."""
+        assert self.repeating is not None
+        outcome = self.repeating.outcome(record, pending, now_ms, self.drop_up_to_ms)
+        store_timestamp_ms, size = self._append(outcome.copy, now_ms, record.size)
+        try:
+            self.repeating.done(outcome, pending)
+        except OSError as error:
+            self.stop(error)  # the log states what happened
+        if outcome.run is not None:
+            self._tally.add(outcome.copy.topic, 0, store_timestamp_ms - outcome.run_ms, size)
+            self._delivered.append(pending.identity)
 
     def _is_unflushed(self, pending: Pending) -> bool:
         """Whether a power failure could lose the record of a message.

@@ -85,6 +85,8 @@ def plain_copy(data: bytes, pending: Pending, topic: str, level: int, now_ms: in
         without = without_due(raw)
         if without is None or names.ACCOUNT in properties or names.DELAY_EXPIRE_MS in properties:
             return None
+        if names.DELAY_CRON in properties or names.DELAY_EVERY_MS in properties:
+            return None  # it may repeat
         if properties.get(names.TIMER_OUT_MS) != str(pending.due_ms):
             return None  # it was moved
         del properties[names.DUE]

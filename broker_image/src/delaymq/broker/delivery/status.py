@@ -36,6 +36,11 @@ class DeliveryCounters:
     """Overdue messages that were dropped on request, each settled by a mark."""
     expired: int = 0
     """Messages that were dropped because they were later than their producers allowed."""
+    repeated: int = 0
+    """Delivered runs of repeating messages."""
+    skipped: int = 0
+    """Runs of repeating messages that were not delivered because they were missed or late; of those that one decision
+    skips, up to 100 are counted."""
     changed: dict[str, int] = field(default_factory=dict)
     """Changes of pending messages on request, by kind of the mark."""
     corrupt: int = 0

@@ -107,7 +107,11 @@ def _queried(
 
 def _has_key(properties: dict[str, str], key: str) -> bool:
     """Return whether a record has the key itself, not only its hash."""
-    return properties.get(names.UNIQUE_KEY) == key or key in properties.get(names.KEYS, "").split(" ")
+    return (
+        properties.get(names.UNIQUE_KEY) == key
+        or key in properties.get(names.KEYS, "").split(" ")
+        or properties.get(names.DELAY_SCHEDULE_ID) == key
+    )
 
 
 def view_message_by_id(broker: Broker, session: Session, command: Command) -> Response:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 from delaymq.broker.delivery.delay_rewrite import (
     TIMED_ROOM_BYTES,
     KeyPendingError,
+    more_room_bytes,
     requested_level,
     strip_own,
 )
@@ -32,7 +33,14 @@ _SURELY_FITS_CHARACTERS: Final = 7_000
 
 _ACTIONS: Final = frozenset((names.DELAY_ACTION, names.TIMER_DELETE_UNIQUE_KEY))
 _RULED: Final = frozenset(
-    (names.DELAY, names.TRANSACTION_PREPARED, *names.TIMER_PROPERTIES, *OF_EARLIER_TIMERS, *_ACTIONS)
+    (
+        names.DELAY,
+        names.TRANSACTION_PREPARED,
+        *names.TIMER_PROPERTIES,
+        *OF_EARLIER_TIMERS,
+        *_ACTIONS,
+        *names.REPEATING,
+    )
 )
 """Properties that decide where a message is stored."""
 
@@ -182,7 +190,8 @@ def check_copies(broker: Admission, record: NewRecord, topic: str) -> None:
     if record.topic == names.SCHEDULE_TOPIC:
         broker.delivery.ingress.check_copies(record, topic)
     elif record.topic == names.TIMER_TOPIC:
-        broker.delivery.ingress.check_copies(record, topic, added_bytes=TIMED_ROOM_BYTES + MAX_FIRST_DUE_BYTES)
+        added = TIMED_ROOM_BYTES + MAX_FIRST_DUE_BYTES + more_room_bytes(record.properties)
+        broker.delivery.ingress.check_copies(record, topic, added_bytes=added)
     elif record.topic == names.HALF_TOPIC:
         added = CHECK_ROOM_BYTES + delay_room_bytes(record.properties)
         topics = names.SCHEDULE_TOPIC, names.TRANS_CHECK_MAX_TOPIC

@@ -5,7 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from delaymq.broker.delivery.delay_rewrite import MARK_ROOM_BYTES, TIMED_ROOM_BYTES, requested_level, strip_own
+from delaymq.broker.delivery.delay_rewrite import (
+    MARK_ROOM_BYTES,
+    TIMED_ROOM_BYTES,
+    more_room_bytes,
+    requested_level,
+    strip_own,
+)
 from delaymq.broker.delivery.settlement import real_queue_id
 from delaymq.broker.requests.errors import message_illegal
 from delaymq.message import names
@@ -36,7 +42,7 @@ delivered copy.
 """
 TIME_ROOM_BYTES: Final = MAX_FIRST_DUE_BYTES + 1 + len(names.TIMER_OUT_MS) + 1 + 19 + TIMED_ROOM_BYTES
 """Bytes that a due time adds at the commit: due time twice, and what the delivered copy has in addition."""
-_TIMER_PROPERTIES: Final = frozenset(names.TIMER_PROPERTIES)
+_SCHEDULES: Final = names.REPEATING.union(names.TIMER_PROPERTIES)
 _WIDEST_CHARACTER_BYTES: Final = 4
 """Maximum UTF-8 bytes of a character."""
 
@@ -45,7 +51,7 @@ def delay_room_bytes(properties: dict[str, str]) -> int:
     """Return the bytes that the delay of a half message may add at the commit. IllegalMessageError."""
     if requested_level(properties) > 0:
         return DELAY_ROOM_BYTES
-    return 0 if _TIMER_PROPERTIES.isdisjoint(properties) else TIME_ROOM_BYTES
+    return 0 if _SCHEDULES.isdisjoint(properties) else TIME_ROOM_BYTES + more_room_bytes(properties)
 
 
 def make_half(properties: dict[str, str], topic: str, queue_id: int) -> None:

@@ -29,6 +29,8 @@ def families(gathered: Gathered) -> Iterator[Metric]:
         ("dropped", "Delayed messages for the half topic, dropped.", counted.dropped),
         ("refused", "Overdue messages dropped on request.", counted.refused),
         ("expired", "Messages dropped because they were later than their producers allowed.", counted.expired),
+        ("repeated", "Delivered runs of repeating messages.", counted.repeated),
+        ("skipped", "Runs of repeating messages that were missed or late, and not delivered.", counted.skipped),
         ("corrupt", "Delayed messages with an unreadable record.", counted.corrupt),
         ("gone", "Pending messages whose log segment is missing or damaged.", counted.gone),
         ("foreign", "Messages delayed by another broker and delivered here.", counted.foreign),

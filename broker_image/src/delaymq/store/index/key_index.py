@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import NamedTuple
 
 from delaymq.message.hashing import index_key_hash
-from delaymq.message.names import DELAY_KEY, KEYS, REAL_TOPIC, TIMER_TOPIC, UNIQUE_KEY
+from delaymq.message.names import DELAY_KEY, DELAY_SCHEDULE_ID, KEYS, REAL_TOPIC, TIMER_TOPIC, UNIQUE_KEY
 from delaymq.store.disk.aside import AsideFolder
 from delaymq.store.disk.files import Files, is_full
 from delaymq.store.index.index_file import HEADER_BYTES, MAX_QUERY, SLOTS_INTERVAL_ENTRIES, IndexFile
@@ -123,6 +123,9 @@ class KeyIndex:
                 for key in indexed_keys(keys):
                     if key:
                         self._newest(stored_ms).put(index_key_hash(record.topic, key), offset, stored_ms)
+            if DELAY_SCHEDULE_ID in properties:
+                key_hash = index_key_hash(record.topic, properties[DELAY_SCHEDULE_ID])
+                self._newest(stored_ms).put(key_hash, offset, stored_ms)
         except OSError as error:
             self._omit(error)
 
@@ -143,6 +146,8 @@ class KeyIndex:
                 entries.append((index_key_hash(topic, unique), offset))
             if keys is not None:
                 entries += [(index_key_hash(topic, key), offset) for key in indexed_keys(keys) if key]
+            if DELAY_SCHEDULE_ID in properties:
+                entries.append((index_key_hash(topic, properties[DELAY_SCHEDULE_ID]), offset))
         try:
             while entries:
                 file = self._newest(stored_ms)

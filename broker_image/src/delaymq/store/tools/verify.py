@@ -22,6 +22,7 @@ from delaymq.message.levels import DelayLevels
 from delaymq.message.marks import parse_due, parse_mark
 from delaymq.message.names import (
     DELAY_KEY,
+    DELAY_SCHEDULE_ID,
     DUE,
     KEYS,
     MARK,
@@ -401,6 +402,8 @@ def _key_hashes(record: Record) -> set[int]:
         keys.append(properties[UNIQUE_KEY])
     if record.topic == TIMER_TOPIC and DELAY_KEY in properties:
         keys.append(indexed_delay_key(properties.get(REAL_TOPIC, ""), properties[DELAY_KEY]))
+    if DELAY_SCHEDULE_ID in properties:
+        keys.append(properties[DELAY_SCHEDULE_ID])
     return {index_key_hash(record.topic, key) for key in keys}
 
 

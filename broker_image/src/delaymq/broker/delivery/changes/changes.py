@@ -10,7 +10,9 @@ from delaymq.broker.delivery.changes.lookup import Found
 from delaymq.broker.delivery.copies import mark_alone
 from delaymq.broker.delivery.queue_state import QueueState
 from delaymq.broker.delivery.reader import DeliveryStore
+from delaymq.broker.delivery.repeating.schedules import check_move, first_run_ms, is_after_end
 from delaymq.broker.delivery.status import DeliveryCounters
+from delaymq.broker.delivery.timed.replay import is_schedule
 from delaymq.broker.delivery.timed.requests import TimeRequest, requested_time, state_delay
 from delaymq.message import names
 from delaymq.message.errors import IllegalMessageError
@@ -100,14 +102,25 @@ class Changes:
         """Let a message be due at another time; a time that has passed means now. IllegalMessageError if too late."""
         now_ms = self._now_ms()
         request.check(now_ms, self.settings.timer_max_delay_sec * 1_000)
+        if is_schedule(found.record.properties, found.record.physical_offset):
+            check_move(found.record.properties, request.due_ms(now_ms))
         return self._reschedule(found, TimedMarkKind.MOVED, max(request.due_ms(now_ms), now_ms), levels, requester)
 
     def fire(self, found: Found, levels: DelayLevels, requester: Requester) -> Changed:
         """Let a message be due now."""
-        return self._reschedule(found, TimedMarkKind.FIRED, self._now_ms(), levels, requester)
+        due_ms, record = self._now_ms(), found.record
+        if is_schedule(record.properties, record.physical_offset) and is_after_end(record.properties, due_ms):
+            due_ms = min(due_ms, found.pending.due_ms)  # an overdue run, which is still to be delivered
+        return self._reschedule(found, TimedMarkKind.FIRED, due_ms, levels, requester)
 
     def touch(self, found: Found, levels: DelayLevels, requester: Requester) -> Changed:
-        """Restart the delay that a message was sent with, from now. IllegalMessageError if it exceeds the limit."""
+        """Restart the delay that a message was sent with, from now, or find the next run of a repeating one from now.
+
+        IllegalMessageError if it exceeds the limit, or if there is no further run.
+        """
+        if is_schedule(found.record.properties, found.record.physical_offset):
+            run_ms = first_run_ms(found.record.properties, self._now_ms())
+            return self.move(found, TimeRequest(False, run_ms), levels, requester)
         return self.move(found, TimeRequest(True, original_delay_ms(found.record, levels)), levels, requester)
 
     def _reschedule(

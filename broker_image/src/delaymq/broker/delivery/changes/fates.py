@@ -71,7 +71,9 @@ def _marked(lookup: Lookup, identity: int) -> Fate | None:
         return None
     record, mark = found
     kind = _KINDS.get(mark.kind, FateKind.DROPPED)
-    return Fate(kind=kind, at_ms=mark.decided_ms, by=_who(record) if kind is FateKind.CANCELLED else "")
+    by = _who(record) if kind is FateKind.CANCELLED else ""
+    topic = record.properties.get(names.REAL_TOPIC, "") if kind is FateKind.DELIVERED else ""
+    return Fate(kind=kind, at_ms=mark.decided_ms, by=by, topic=topic)
 
 
 def _who(record: Record) -> str:
@@ -79,7 +81,11 @@ def _who(record: Record) -> str:
     return f"{account} ({address})" if account else address
 
 
-_KINDS = {TimedMarkKind.CANCELLED: FateKind.CANCELLED, TimedMarkKind.EXPIRED: FateKind.EXPIRED}
+_KINDS = {
+    TimedMarkKind.CANCELLED: FateKind.CANCELLED,
+    TimedMarkKind.EXPIRED: FateKind.EXPIRED,
+    TimedMarkKind.DELIVERED: FateKind.DELIVERED,
+}
 
 
 def _delivered(lookup: Lookup, record: Record, identity: int) -> Fate | None:
@@ -90,7 +96,7 @@ def _delivered(lookup: Lookup, record: Record, identity: int) -> Fate | None:
     for copy in lookup.records(topic, unique_id):
         mark = mark_in(copy.properties, copy.physical_offset)
         if mark is not None:
-            is_copy = mark.identity == identity
+            is_copy = mark.identity == identity and mark.next_due_ms is None
         else:
             level_mark = parse_mark(copy.properties.get(names.MARK, ""))
             is_copy = (

@@ -7,7 +7,8 @@ from typing import Final, NamedTuple
 
 from delaymq.broker.delivery.level_entries import carried_from, find_held
 from delaymq.broker.delivery.reader import DeliveryStore, ScheduleReader, require_all_keys
-from delaymq.broker.delivery.timed.replay import own_due, own_mark
+from delaymq.broker.delivery.repeating.history import newest_run
+from delaymq.broker.delivery.timed.replay import is_schedule, own_due, own_mark
 from delaymq.broker.delivery.timed.requests import group_in
 from delaymq.message import names
 from delaymq.message.errors import KeysUnknownError, NewerFormError
@@ -144,7 +145,7 @@ class Lookup:
             return None
         pending = timeline.find(due_ms, identity, partition)
         if pending is None and self._store.format_version >= CHANGED_VERSION:
-            mark = self.newest_mark(identity)
+            mark = self._newest_statement(record, identity)
             if mark is not None and mark.next_due_ms is not None:
                 pending = timeline.find(mark.next_due_ms, identity, partition)
         if pending is None and (group := group_in(properties)):
@@ -178,6 +179,21 @@ class Lookup:
             mark = group_mark_in(record.properties, record.physical_offset)
             if mark is not None and (mark.topic, mark.group) == (topic, group) and mark.kind not in PAUSES:
                 yield record, mark
+
+    def is_group_changed(self, holder: Record, after: int) -> bool:
+        """Return whether the group of the message that a record holds was changed after an offset. KeysUnknownError."""
+        properties = holder.properties
+        topic, group = properties.get(names.REAL_TOPIC, ""), group_in(properties)
+        return bool(group) and next(self.group_marks(topic, group, after), None) is not None
+
+    def _newest_statement(self, record: Record, identity: int) -> TimedMark | None:
+        """Return the newest mark about a timed message that `record` holds or held. KeysUnknownError."""
+        mark = self.newest_mark(identity)
+        if is_schedule(record.properties, record.physical_offset):
+            run = newest_run(self, record, identity)
+            if run is not None and run.mark is not None and (mark is None or run.mark.place > mark.place):
+                return run.mark
+        return mark
 
     def newest_mark(self, identity: int) -> TimedMark | None:
         """Return the newest mark without a copy about a message. KeysUnknownError."""

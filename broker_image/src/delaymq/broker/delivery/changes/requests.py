@@ -11,6 +11,7 @@ from delaymq.broker.delivery.changes.changes import Changed, Requester
 from delaymq.broker.delivery.changes.fates import UNKNOWN, Fate, FateKind, fate_of
 from delaymq.broker.delivery.changes.lookup import Found
 from delaymq.broker.delivery.delay_rewrite import requested_level
+from delaymq.broker.delivery.repeating.schedules import check_no_schedule
 from delaymq.broker.delivery.timed.requests import TimeRequest, delay_group, delay_key, requested_time
 from delaymq.message import names
 from delaymq.message.errors import IllegalMessageError
@@ -183,6 +184,7 @@ def request_of(topic: str, properties: Mapping[str, str], levels: Callable[[], D
     """Return the change that a message with DELAY_ACTION or TIMER_DEL_UNIQKEY requests. IllegalMessageError."""
     properties = dict(properties)
     action = _action(properties.get(names.DELAY_ACTION, Action.CANCEL))
+    check_no_schedule(properties, f"{names.DELAY_ACTION}={action}")
     key, unique_id = delay_key(properties), properties.get(names.TIMER_DELETE_UNIQUE_KEY)
     group = delay_group(properties)
     check_names(action, key is not None, unique_id is not None, group is not None)

@@ -10,15 +10,17 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, Protocol
 
 from delaymq.broker.delivery.level_entries import find_held
 from delaymq.broker.delivery.queue_state import QueueState
+from delaymq.broker.delivery.timed.replay import is_schedule
 from delaymq.message import names
 from delaymq.message.errors import IllegalMessageError, KeysUnknownError
 from delaymq.message.marks import format_due
 from delaymq.message.record import Record
-from delaymq.message.timed_marks import TimedMark, TimedMarkKind, carried_due
+from delaymq.message.timed_marks import RUN, TimedMark, TimedMarkKind, carried_due
 from delaymq.schedule.timeline import Pending, Timeline
 from delaymq.schedule.timeline.inspection import find_held_at, held_at
 from delaymq.store.consume_queue import BLANK_SIZE, ENTRY, ENTRY_BYTES
@@ -82,10 +84,12 @@ class Carrier:
         give_up: Callable[[Pending, int], None],
         pending_in: Callable[[Record], Pending | None],
         pauses: PauseMarks,
+        last_run: Callable[[Record, int], int],
     ) -> None:
         """`queues` are those of the schedule topic. `give_up` ends a pending message whose record cannot be read.
 
-        `pending_in` returns the pending message of a record of the timer topic, in whatever record it is.
+        `pending_in` returns the pending message of a record of the timer topic, in whatever record it is. `last_run`
+        returns the number of the last run of a repeating message with this record and identity.
         """
         self.settings = settings
         self.carried_messages = 0
@@ -101,6 +105,7 @@ class Carrier:
         self._give_up = give_up
         self._pending_in = pending_in
         self._pauses = pauses
+        self._last_run = last_run
         self._throttled = ThrottledLogger(logging.getLogger(__name__), now_ms)
         self._expired = ExpiredLog(0, 0, is_urgent=False)
         self._expired_at_ms: int | None = None
@@ -239,27 +244,38 @@ class Carrier:
         if record is None:
             return 0 if self._give_up_at(place, due_ms, now_ms) else None
         pending = self._held_by(record) if is_timed else find_held(self._timeline, record, due_ms)
-        if pending is None or (not self._expired.is_urgent and abs(pending.due_ms - now_ms) < _SOON_MS):
+        if pending is None or (
+            # A repeating message always has a next run, and may be due soon for ever.
+            not self._expired.is_urgent
+            and abs(pending.due_ms - now_ms) < _SOON_MS
+            and not is_schedule(record.properties, record.physical_offset)
+        ):
             return 0
         return self._carry(record, pending, now_ms)
 
     def _carry(self, record: Record, pending: Pending, now_ms: int) -> int:
         try:
             if record.topic == names.TIMER_TOPIC:
-                carried = carried_record(record, pending)
+                carried = carried_record(record, pending, self._details(record, pending))
             else:
                 queue_offset = self._store.next_queue_offset(record.topic, record.queue_id)
                 carried = carried_level_record(record, pending, queue_offset, now_ms)
                 if self._store.format_version < TIMED_VERSION:
                     self._store.raise_format_version(TIMED_VERSION)
             appended = self._store.append(carried)
-        except IllegalMessageError as error:
+        except (IllegalMessageError, KeysUnknownError) as error:
             place = record.physical_offset
             self._throttled.warning("the message at %d cannot be carried forward: %s", place, error, offset=place)
             return 0
         self.carried_messages += 1
         self.carried_bytes += appended.size
         return appended.size
+
+    def _details(self, record: Record, pending: Pending) -> dict[str, str]:
+        """Return what the record that carries a message takes over from marks. KeysUnknownError."""
+        if not is_schedule(record.properties, record.physical_offset):
+            return {}
+        return {RUN: str(self._last_run(record, pending.identity))}
 
     @property
     def _may_be_moved(self) -> bool:
@@ -317,11 +333,11 @@ def carried_level_record(record: Record, pending: Pending, queue_offset: int, no
     return again(record, record.topic, record.queue_id, properties, mark.statement(), reserve=Reserve.CARRYING)
 
 
-def carried_record(record: Record, pending: Pending) -> NewRecord:
+def carried_record(record: Record, pending: Pending, details: Mapping[str, str] = MappingProxyType({})) -> NewRecord:
     """Return the record that carries a pending message forward from `record`, which holds it. IllegalMessageError."""
     properties = record.properties
     properties.pop(names.DUE, None)
     properties.pop(names.MARK, None)
     properties[names.TIMER_OUT_MS] = str(pending.due_ms)
-    statement = carried_due(pending.due_ms, pending.identity)
+    statement = carried_due(pending.due_ms, pending.identity, details)
     return again(record, record.topic, record.queue_id, properties, statement, reserve=Reserve.CARRYING)

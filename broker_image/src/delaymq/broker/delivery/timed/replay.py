@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import logging
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from delaymq.broker.delivery.pause_facts import PauseFacts
 from delaymq.broker.delivery.settlement import real_queue_id
 from delaymq.broker.delivery.timed.foreign import ForeignTimers
-from delaymq.broker.delivery.timed.requests import group_in
+from delaymq.broker.delivery.timed.requests import group_in, is_repeating
 from delaymq.message import names
 from delaymq.message.errors import NewerFormError
 from delaymq.message.group_marks import PAUSES, GroupMark, is_group_mark, parse_own_group_mark
 from delaymq.message.record import Record
 from delaymq.message.timed_marks import (
+    RUN,
     TimedDue,
     TimedMark,
     TimedMarkKind,
@@ -49,6 +50,8 @@ _MAX_COPIES: Final = 1_000_000
 _MAX_UNMATCHED: Final = 1_000_000
 """Statements that are compared with all pending messages because an earlier one is damaged."""
 _MARK_BEGINNING: Final = "2:"
+_DETAILS: Final = frozenset((RUN,))
+"""Details of marks that this program knows."""
 _SHOWN: Final = 20
 _ELSEWHERE: Final = frozenset({names.SCHEDULE_DLQ_TOPIC, names.MARKS_TOPIC})
 """Topics of records that end a message without being its copy in the real topic."""
@@ -72,6 +75,8 @@ class TimedReplay:
         """Timers of RocketMQ 5 that it has neither delivered nor recalled."""
         self.pauses = PauseFacts()
         """Pauses of topics and groups, and of all deliveries."""
+        self.open_runs = array("q")
+        """Physical offsets of copies without a sound mark that may be runs of repeating messages."""
         self.version = BASE_VERSION
         """Format version that the store needs because of its statements of form 2."""
 
@@ -96,6 +101,7 @@ class TimedReplay:
         self._rebuilding = Rebuilding(self.timeline) if whole_log else None
         self._first_place: int | None = None
         self._copies = array("q")
+        self.open_runs = array("q")
         self._unmatched: dict[int, int | None] = {}
         self.pauses = PauseFacts.from_json(pauses)
         with _needing_space():
@@ -134,6 +140,8 @@ class TimedReplay:
                 self._rebuilding.hold(entry)
         else:
             self._index.add(entry)
+        if due is not None and due.run is not None:
+            self.version = MANAGED_VERSION
         if due is not None and (replaced := due.replaced) is not None:
             self.require(CHANGED_VERSION)
             self._change(replaced, record.physical_offset, due.replaced_due_ms, None, [entry.partition])
@@ -170,6 +178,8 @@ class TimedReplay:
         if mark is not None:
             is_change = mark.next_due_ms is not None or mark.kind is TimedMarkKind.CANCELLED
             self.require(CHANGED_VERSION if is_change else TIMED_VERSION)
+            if mark.run is not None:
+                self.require(MANAGED_VERSION)
             if mark.queue is None:
                 self._apply(mark, properties.get(names.REAL_TOPIC, ""), record.topic)
         elif names.TIMER_OUT_MS in properties and record.topic == properties.get(names.REAL_TOPIC):
@@ -283,6 +293,9 @@ class TimedReplay:
     def _end_by_copy(self, reader: ScheduleReader, copy: Record) -> None:
         """End the pending message of which this is a copy without a sound mark."""
         properties = copy.properties
+        if names.DELAY_SCHEDULE_ID in properties:
+            self.open_runs.append(copy.physical_offset)
+            return
         topic = properties.get(names.REAL_TOPIC, "")
         if topic != copy.topic or real_queue_id(properties) != copy.queue_id:
             return
@@ -293,6 +306,9 @@ class TimedReplay:
         for pending in self._index.due_at(int(text), partition):
             record = reader.timed_record(pending)
             if record is not None and is_copy_of(copy, properties, record):
+                if is_schedule(record.properties, record.physical_offset):
+                    self.open_runs.append(copy.physical_offset)
+                    return
                 self._index.end(pending.due_ms, pending.identity, partition)
                 return
 
@@ -325,9 +341,26 @@ def own_mark(text: str, place: int) -> TimedMark | GroupMark | None:
     if is_group_mark(sound):
         return parse_own_group_mark(sound, place)
     mark = parse_own_mark(sound, place)
-    if mark is not None and (mark.details or (mark.queue is not None and mark.next_due_ms is not None)):
+    if mark is not None and (
+        not _DETAILS.issuperset(mark.details) or (mark.queue is not None and mark.next_due_ms is not None)
+    ):
         raise NewerFormError(f"{text!r} has a form that this program does not know: use the version that wrote it")
     return mark
+
+
+def is_schedule(properties: Mapping[str, str], place: int) -> bool:
+    """Return whether the record of the timer topic at `place`, with these properties, holds a repeating message.
+
+    Its due time states this, because earlier versions stored the same properties without a meaning. If the due time is
+    damaged, the properties decide.
+    """
+    if not is_repeating(properties):
+        return False
+    try:
+        due = own_due(properties.get(names.DUE, ""), place)
+    except NewerFormError:
+        return False
+    return due is None or due.run is not None
 
 
 def entry_of(index: Timeline, record: Dispatched, due_ms: int, identity: int) -> Pending:

@@ -20,6 +20,11 @@ OF_EARLIER_TIMERS: Final = frozenset(
 """Properties that brokers add to timed messages."""
 
 
+def is_repeating(properties: Mapping[str, str]) -> bool:
+    """Return whether the properties of a message request a repeating schedule."""
+    return names.DELAY_CRON in properties or names.DELAY_EVERY_MS in properties
+
+
 class TimeRequest(NamedTuple):
     """A requested due time."""
 
@@ -158,7 +163,7 @@ def drop_earlier_timer(properties: dict[str, str]) -> None:
     if OF_EARLIER_TIMERS.isdisjoint(properties):
         return
     if names.TIMER_OUT_MS in properties:
-        for name in names.TIMER_PROPERTIES:
+        for name in (*names.TIMER_PROPERTIES, *names.SCHEDULE_PROPERTIES):
             properties.pop(name, None)
     for name in OF_EARLIER_TIMERS:
         properties.pop(name, None)
