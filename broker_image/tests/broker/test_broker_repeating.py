@@ -105,7 +105,7 @@ def test_copy_sent_again_or_back_does_not_repeat(harness: Harness) -> None:
     repeat(harness, "again", **properties)
     assert records(harness, "Orders")[-1].body == b"again"
     assert harness.broker.delivery.pending_total() == 1
-    # RocketMQ 5 would deliver the record as it is, with the properties of the schedule.
+    # RocketMQ 5 delivers the record unchanged, with the properties of the schedule.
     repeat(harness, "again 2", TIMER_OUT_MS="1", **EVERY)
     assert records(harness, "Orders")[-1].body == b"again 2"
     assert harness.broker.delivery.pending_total() == 1

@@ -22,6 +22,27 @@ class MessageBody(Answer):
 State = Literal["stored", "pending", "delivered", "retried", "deadLettered", "dropped", "cancelled", "expired"]
 
 
+class Repeats(Answer):
+    """Schedule of a repeating message."""
+
+    cron: str | None
+    """Cron expression; None if the message repeats at an interval."""
+    zone: str | None
+    """Time zone of the cron expression."""
+    every_ms: int | None
+    """Interval."""
+    until_ms: int | None
+    """Time after which no run takes place."""
+    runs: int | None
+    """Maximum number of runs."""
+    missed: str
+    """Treatment of missed runs: `latest`, `all` or `none`."""
+    run: int | None
+    """Number of the last run, 0 before the first one; None if the key index cannot tell."""
+    last_run_ms: int | None
+    """Time of that run, if the log still contains its copy."""
+
+
 class MessageRow(Answer):
     """One message."""
 
@@ -49,6 +70,8 @@ class MessageRow(Answer):
     properties: dict[str, str]
     resent_ms: int | None
     """Time at which a dead letter was last resent to its group."""
+    repeats: Repeats | None
+    """Schedule of a repeating message, whose `due_ms` is the time of the next run; None for all others."""
 
 
 class Messages(Answer):

@@ -17,7 +17,7 @@ MAX_QUEUES: Final = 16_384
 _STORABLE: Final = {"pattern": r"^[^\x00-\x02]+$"}
 """Characters 0, 1 and 2 cannot be part of a property: the store separates names and values with 1 and 2."""
 _BASE64: Final = {"pattern": "^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"}
-_SCHEDULES: Final = ("delayLevel", "delayMs", "deliverAt", "deliverAtMs")
+_SCHEDULES: Final = ("delayLevel", "delayMs", "deliverAt", "deliverAtMs", "cron", "everyMs")
 
 Storable = Annotated[str, Meta(min_length=1, extra_json_schema=_STORABLE)]
 PropertyName = Annotated[
@@ -33,6 +33,7 @@ DelayKey = Annotated[
     ),
 ]
 OnSameKey = Literal["replace", "keep", "refuse"]
+Missed = Literal["latest", "all", "none"]
 Ms = Annotated[int, Meta(ge=0, lt=1 << 53)]
 
 
@@ -60,6 +61,21 @@ class SendBody(Body):
         | UnsetType
     ) = UNSET
     expire_ms: Annotated[Ms, Meta(description="lateness above which the message is dropped")] | UnsetType = UNSET
+    cron: (
+        Annotated[str, Meta(min_length=1, max_length=128, description="times of a repeating message, as 0 9 * * 1-5")]
+        | UnsetType
+    ) = UNSET
+    zone: (
+        Annotated[str, Meta(min_length=1, max_length=64, description="time zone of cron, as Europe/Berlin")] | UnsetType
+    ) = UNSET
+    every_ms: Annotated[int, Meta(ge=1_000, lt=1 << 49, description="interval of a repeating message")] | UnsetType = (
+        UNSET
+    )
+    until_ms: (
+        Annotated[int, Meta(ge=1, lt=1 << 49, description="time of the last run, in ms since the epoch")] | UnsetType
+    ) = UNSET
+    runs: Annotated[int, Meta(ge=1, lt=1 << 49, description="number of runs")] | UnsetType = UNSET
+    missed: Annotated[Missed, Meta(description="treatment of missed runs (default: latest)")] | UnsetType = UNSET
 
 
 DescribedSendBody = Annotated[

@@ -15,7 +15,7 @@ from delaymq.message import names
 from delaymq.message.hashing import tags_code
 from delaymq.message.properties import decode_properties
 from delaymq.message.record import Record
-from delaymq.message.timed_marks import TimedMarkKind
+from delaymq.message.timed_marks import TimedMark, TimedMarkKind
 from delaymq.schedule.timeline import TIMELINE_QUEUE
 from delaymq.server.api.messages.body import body_of
 from delaymq.server.api.messages.index_search import search_index
@@ -41,6 +41,11 @@ MAX_GROUPS: Final = 64
 """Maximum groups whose progress is shown for one message."""
 
 
+_SKIPPING: Final[dict[TimedMarkKind | None, Event]] = {
+    TimedMarkKind.EXPIRED: "expired",
+    TimedMarkKind.DROPPED: "dropped",
+}
+"""Events of marks that skip runs of a repeating message."""
 _RANKS: Final[dict[Event, int]] = {"stored": 0, "retried": 0, "due": 1}
 """Order of events of the same time."""
 
@@ -93,7 +98,8 @@ async def _related(api: Api, read: ReadRecord) -> list[ReadRecord]:
 
 def _is_of(read: ReadRecord, unique_id: str, topic: str) -> bool:
     properties = decode_properties(read.record.raw_properties)
-    return properties.get(names.UNIQUE_KEY) == unique_id and _origin_topic(read.record.topic, properties) == topic
+    is_named = unique_id in (properties.get(names.UNIQUE_KEY), properties.get(names.DELAY_SCHEDULE_ID))
+    return is_named and _origin_topic(read.record.topic, properties) == topic
 
 
 def _group_of(topic: str) -> str | None:
@@ -158,6 +164,9 @@ class _History:
         if record.topic == names.MARKS_TOPIC:
             self._add_mark(record, properties, row, group)
             return
+        if mark is not None and mark.run is not None:
+            self._add_run(record, mark, row)
+            return
         place = f"queue {record.queue_id} of {row.topic}, offset {record.queue_offset}"
         if record.topic.startswith(names.DLQ_PREFIX):
             self._add(
@@ -173,6 +182,21 @@ class _History:
         if not record.topic.startswith(names.DLQ_PREFIX):
             self._add_consumers(row, group)
 
+    def _add_run(self, record: Record, mark: TimedMark, row: MessageRow) -> None:
+        """Add a run of a repeating message, whose copy has a history of its own."""
+        late = "" if row.due_ms is None else f", {row.stored_ms - row.due_ms} ms after its time"
+        detail = (
+            f"run {mark.run} delivered to queue {record.queue_id} of {row.topic}, offset {record.queue_offset}{late}"
+        )
+        self._add(row.stored_ms, "delivered", row.stored_ms, detail, None)
+        if mark.next_due_ms is not None:
+            self._move((TIMELINE_QUEUE, mark.identity), mark.next_due_ms)
+
+    def _move(self, place: tuple[int, int], due_ms: int) -> None:
+        if place in self._dues:
+            _, stored_ms, group = self._dues[place]
+            self._dues[place] = due_ms, stored_ms, group
+
     def _add_mark(self, record: Record, properties: dict[str, str], row: MessageRow, group: str | None) -> None:
         """Add what a mark alone states: a change on request, or an end without a delivery."""
         mark = mark_in(properties, record.physical_offset)
@@ -183,11 +207,13 @@ class _History:
         detail = "ended without a delivery, by a mark in the log"
         if mark is not None and mark.next_due_ms is not None:
             event = "fired" if kind is TimedMarkKind.FIRED else "moved"
-            detail = f"due at {utc_time(mark.next_due_ms)} instead of {utc_time(mark.due_ms)}, {by}"
-            place = TIMELINE_QUEUE, mark.identity
-            if place in self._dues:
-                _, stored_ms, of_group = self._dues[place]
-                self._dues[place] = mark.next_due_ms, stored_ms, of_group
+            detail = f"due at {utc_time(mark.next_due_ms)} instead of {utc_time(mark.due_ms)}"
+            if kind in _SKIPPING:
+                event = _SKIPPING[kind]
+                detail = f"runs from {utc_time(mark.due_ms)} to before {utc_time(mark.next_due_ms)} were skipped"
+            elif kind is not TimedMarkKind.DELIVERED:
+                detail += f", {by}"
+            self._move((TIMELINE_QUEUE, mark.identity), mark.next_due_ms)
         elif kind is TimedMarkKind.CANCELLED:
             event, detail = "cancelled", by
         elif kind is TimedMarkKind.EXPIRED:
@@ -210,6 +236,7 @@ class _History:
         is_timed = queue_id == TIMELINE_QUEUE
         if group is None:
             how = "as a timed message" if is_timed else f"with delay level {row.delay_level}"
+            how = how if row.repeats is None else "as a repeating message"
             detail = f"stored {how} for queue {row.queue_id} of {row.topic}"
             self._add(row.stored_ms, "stored", row.stored_ms, detail, None)
         else:
@@ -222,6 +249,8 @@ class _History:
             self._dues[place] = due_ms, row.stored_ms, group
         if row.state == "pending":
             what = "timed message" if is_timed else f"entry {offset} of delay level {row.delay_level}"
+            if row.repeats is not None:
+                what = "repeating message" + ("" if row.repeats.run is None else f", {row.repeats.run} runs so far")
             self._add(order_ms, "pending", None, f"pending, {what}", group)
         elif row.state == "delivered":
             self._settled.append((row, place, group))

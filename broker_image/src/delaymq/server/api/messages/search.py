@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
 
-from delaymq.api_types.messages import MessageRow, Messages, State
+from delaymq.api_types.messages import MessageRow, Messages, Repeats, State
 from delaymq.broker.delivery.changes.fates import FateKind
 from delaymq.broker.delivery.changes.lookup import mark_in, stated_by
 from delaymq.message import names
@@ -17,6 +17,7 @@ from delaymq.message.record import Record
 from delaymq.message.timed_marks import TimedMark, TimedMarkKind
 from delaymq.schedule.timeline import TIMELINE_QUEUE, Pending
 from delaymq.server.api.messages.index_search import search_index
+from delaymq.server.api.messages.repeating import repeats_of
 from delaymq.server.api.messages.resent import resent_times_ms
 from delaymq.server.api.messages.timed import (
     due_ms_of_timed,
@@ -93,7 +94,12 @@ def row_of(broker: "Broker", read: ReadRecord, pending: Pending | None = None) -
         bytes=read.body_bytes,
         properties={clean_text(name): clean_text(value) for name, value in properties.items()},
         resent_ms=None,
+        repeats=_repeats_of(broker, record, properties) if record.topic == names.TIMER_TOPIC else None,
     )
+
+
+def _repeats_of(broker: "Broker", record: Record, properties: dict[str, str]) -> Repeats | None:
+    return repeats_of(broker, record, properties, stated_by(properties, record.physical_offset)[0])
 
 
 def real_topic(topic: str, properties: dict[str, str]) -> str:
@@ -178,6 +184,8 @@ def due_ms_of(broker: "Broker", record: Record, properties: dict[str, str]) -> i
     if mark is not None:
         return parse_due(text, mark.queue_id, mark.queue_offset)
     timed = mark_in(properties, record.physical_offset)
+    if timed is not None and timed.run is not None and (run_ms := properties.get(names.TIMER_OUT_MS, "")).isdecimal():
+        return int(run_ms)  # runs before it were missed
     return None if timed is None else timed.due_ms
 
 
@@ -213,7 +221,7 @@ async def _by_key(api: Api, query: MessagesQuery) -> tuple[list[ReadRecord], boo
     found = [await search_index(broker.store, *each, MAX_FOUND, slices, from_ms, to_ms) for each in indexed]
     async with api.reading():
         read = await api.in_thread(api.log_files().records, sorted({*chain(*found)}, reverse=True))
-    rows = []
+    rows, runs = [], []
     with_key = _holding([each for each in read if each is not None and has_key(each.record, topic, key)])
     shown_places: set[tuple[int, int]] = set()
     for each in with_key:
@@ -223,13 +231,23 @@ async def _by_key(api: Api, query: MessagesQuery) -> tuple[list[ReadRecord], boo
         if query.queue_id is not None and row_of(broker, each).queue_id != query.queue_id:
             continue
         place = place_of(record, decode_properties(record.raw_properties))
+        if is_run(record, decode_properties(record.raw_properties)):
+            runs.append(each)
+            continue
         if place is not None:
             if record.topic in PENDING_TOPICS and place in shown_places:
                 continue  # a newer record of the same message contains the same information
             shown_places.add(place)
         rows.append(each)
+    rows += runs  # they must not displace the repeating message
     may_be_more = max(map(len, found)) >= MAX_FOUND or len(rows) > MAX_FOUND
     return rows[:MAX_FOUND], may_be_more
+
+
+def is_run(record: Record, properties: dict[str, str]) -> bool:
+    """Return whether a record is a copy of a repeating message."""
+    mark = mark_in(properties, record.physical_offset) if record.topic not in _NAMING_TOPICS else None
+    return mark is not None and mark.run is not None
 
 
 def _holding(found: list[ReadRecord]) -> list[ReadRecord]:
@@ -264,7 +282,12 @@ def _is_mark_of_change(record: Record, properties: dict[str, str]) -> bool:
 def has_key(record: Record, topic: str, key: str) -> bool:
     """Return whether a record is a stored or pending message of `topic` with this key, DELAY_KEY or unique id."""
     properties = decode_properties(record.raw_properties)
-    has = key in (properties.get(names.UNIQUE_KEY), properties.get(names.DELAY_KEY), *_keys_of(properties))
+    has = key in (
+        properties.get(names.UNIQUE_KEY),
+        properties.get(names.DELAY_KEY),
+        properties.get(names.DELAY_SCHEDULE_ID),
+        *_keys_of(properties),
+    )
     return real_topic(record.topic, properties) == topic and has
 
 

@@ -45,7 +45,8 @@ _RESERVED: Final = frozenset(
         names.KEYS, names.TAGS, names.WAIT, names.DELAY, names.RETRY_TOPIC, names.REAL_TOPIC, names.REAL_QUEUE_ID,
         names.TRANSACTION_PREPARED, names.PRODUCER_GROUP, names.ORIGIN_MESSAGE_ID, names.UNIQUE_KEY, names.CLUSTER,
         names.MSG_REGION, names.TRACE_ON, names.START_DELIVER_TIME, names.DELAY_KEY, names.DELAY_ON_SAME_KEY,
-        names.DELAY_EXPIRE_MS, names.DELAY_ACTION,
+        names.DELAY_EXPIRE_MS, names.DELAY_ACTION, names.DELAY_SCHEDULE_ID, names.DELAY_RUN,
+        *names.SCHEDULE_PROPERTIES,
     }
 )  # fmt: skip
 """Properties that brokers and clients set."""
@@ -178,12 +179,14 @@ def parse_message(data: bytes) -> SendBody:
         message = decode_json(data, SendBody)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ApiError(400, "bad_request", f"{error}: send an object such as {_EXAMPLE}") from None
-    schedules = message.delay_level, message.delay_ms, message.deliver_at, message.deliver_at_ms
+    dues = message.delay_level, message.delay_ms, message.deliver_at, message.deliver_at_ms
+    schedules = *dues, message.cron, message.every_ms
     if sum(schedule is not UNSET for schedule in schedules) > 1:
         raise ApiError(
             400,
             "bad_request",
-            "a message has at most one due time: send only one of delayLevel, delayMs, deliverAt, deliverAtMs",
+            "a message has at most one due time: send only one of delayLevel, delayMs, deliverAt, deliverAtMs, cron,"
+            " everyMs",
         )
     return message
 
@@ -208,7 +211,8 @@ def properties_of(message: SendBody, unique_id: str) -> dict[str, str]:
                 400,
                 "bad_request",
                 f"property {name[:_SHOWN_CHARACTERS]!r} is reserved: use tags, keys, delayLevel, delayMs, deliverAt,"
-                " deliverAtMs, delayKey, onSameKey or expireMs, or another name",
+                " deliverAtMs, delayKey, onSameKey, expireMs, cron, zone, everyMs, untilMs, runs or missed, or another"
+                " name",
             )
     if message.tags is not UNSET:
         _check_storable("tags", message.tags)
@@ -228,8 +232,29 @@ def properties_of(message: SendBody, unique_id: str) -> dict[str, str]:
         properties[names.TIMER_DELIVER_MS] = str(message.deliver_at_ms)
     elif message.deliver_at is not UNSET:
         properties[names.TIMER_DELIVER_MS] = str(due_at_ms(message.deliver_at))
+    _add_schedule(properties, message)
     _add_delay_properties(properties, message)
     return properties
+
+
+def _add_schedule(properties: dict[str, str], message: SendBody) -> None:
+    """Add the properties of a repeating message."""
+    given = {
+        names.DELAY_CRON: message.cron,
+        names.DELAY_EVERY_MS: message.every_ms,
+        names.DELAY_ZONE: message.zone,
+        names.DELAY_UNTIL_MS: message.until_ms,
+        names.DELAY_RUNS: message.runs,
+        names.DELAY_MISSED: message.missed,
+    }
+    stated = {name: str(value) for name, value in given.items() if value is not UNSET}
+    if stated and names.REPEATING.isdisjoint(stated):
+        raise ApiError(
+            400, "bad_request", "zone, untilMs, runs and missed need a repeating message: send cron or everyMs"
+        )
+    for name, value in stated.items():
+        _check_storable(name, value)
+    properties.update(stated)
 
 
 def _add_delay_properties(properties: dict[str, str], message: SendBody) -> None:
@@ -237,11 +262,12 @@ def _add_delay_properties(properties: dict[str, str], message: SendBody) -> None
     managed = message.delay_key, message.on_same_key, message.expire_ms
     if all(each is UNSET for each in managed):
         return
-    if names.DELAY not in properties and not any(name in properties for name in names.TIMER_PROPERTIES):
+    if not any(name in properties for name in (names.DELAY, *names.TIMER_PROPERTIES, *names.REPEATING)):
         raise ApiError(
             400,
             "bad_request",
-            "delayKey, onSameKey and expireMs need a delay: send delayMs, deliverAt, deliverAtMs or delayLevel",
+            "delayKey, onSameKey and expireMs need a delay: send delayMs, deliverAt, deliverAtMs, delayLevel, cron or"
+            " everyMs",
         )
     if message.on_same_key is not UNSET and message.delay_key is UNSET:
         raise ApiError(400, "bad_request", "onSameKey needs delayKey")
