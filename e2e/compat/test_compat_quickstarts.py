@@ -73,7 +73,7 @@ def test_page_on_distant_messages_runs_as_printed(page_run: PageRun, tmp_path: P
     _put_rocketmq_there(page_run, tmp_path / "bin")
     page_run.follow_twice(DOCS / "schedule-far-ahead.md")
     commands = "".join(page_run.ran)
-    for part in ("delaymq delay cancel", "curl", "reminder.py", "Reminder.java"):
+    for part in ("delaymq delay cancel", "curl", "reminder.py", "Reminder.java", "report.py", "Report.java"):
         assert commands.count(part) >= 2, part
 
 

@@ -1,12 +1,16 @@
-"""Repeating messages over HTTP: sends, list, search, history, metrics."""
+"""Repeating messages over HTTP and by the client: sends, list, search, history, metrics."""
 
 import asyncio
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from delaymq.client import Client, Message, NoSuchDelayError, NotPendingError, Producer, RefusedError
+from delaymq.client.core import broker_delays
+from delaymq.message.errors import IllegalMessageError
 from delaymq_testing.asked_api import Asked, asked
-from delaymq_testing.running_server import HOST, run, until
+from delaymq_testing.running_server import HOST, run, standalone, until
 from prometheus_client.parser import text_string_to_metric_families
 
 CRON = {"cron": "30 9 * * 1-5", "zone": "Europe/Berlin"}
@@ -128,5 +132,80 @@ def test_wrong_schedule_is_rejected(tmp_path: Path, wrong: dict[str, object], re
             refusal = await api.post("topics/Orders/messages", {"body": "m", **wrong}, 400)
             assert reason in refusal["error"]["message"]
             assert api.broker.delivery.pending_total() == 0
+
+    run(scenario)
+
+
+def test_client_schedules_repeating_messages(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with (
+            standalone(tmp_path) as server,
+            Client(f"{HOST}:{server.namesrv.port}") as client,
+            Producer(client, "p") as producer,
+        ):
+            message = Message(topic="Reports", body=b"report")
+            until_time = datetime.now(UTC) + timedelta(days=9)
+            daily = await producer.schedule(
+                message, cron="0 9 * * *", zone="Europe/Berlin", until=until_time, missed="all", key="daily"
+            )
+            assert daily.due_ms is not None
+            often = await producer.schedule(message, every=timedelta(minutes=15), runs=2)
+            for number in (1, 2):
+                await often.fire()
+                await until(lambda number=number: server.broker.broker.delivery.counters.repeated == number)
+            with pytest.raises(NotPendingError) as ended:
+                await often.cancel()
+            assert ended.value.fate == "delivered"
+            kept = await producer.schedule(message, every="1h", key="daily", on_same_key="keep")
+            assert kept.is_kept
+            assert (await producer.touch("Reports", key="daily")).due_ms == daily.due_ms
+            assert (await daily.cancel()).messages == 1
+            with pytest.raises(RefusedError, match=r"field 1 \(minute\) of DELAY_CRON is '61'"):
+                await producer.schedule(message, cron="61 * * * *")
+            assert server.broker.broker.delivery.pending_total() == 0
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        ({"cron": "* * * * *", "every": 5}, "either cron or every"),
+        ({"every": 5, "zone": "UTC"}, "give zone only with cron"),
+        ({"zone": "UTC"}, "need a repeating message"),
+        ({"runs": 3, "after": 5}, "need a repeating message"),
+        ({"every": 5, "after": 5}, "one schedule"),
+        ({"cron": "* * * * *", "at": datetime(2030, 1, 1, tzinfo=UTC)}, "one schedule"),
+        ({"cron": ""}, "DELAY_CRON is empty"),
+        ({"every": 5, "missed": "some"}, "use latest, all or none"),
+        ({"every": 5, "until": datetime(2030, 1, 1)}, "no time zone"),
+        ({"every": "often"}, "often"),
+        ({}, "give at, after, cron or every"),
+    ],
+)
+def test_client_rejects_wrong_arguments(tmp_path: Path, arguments: dict[str, Any], reason: str) -> None:
+    async def scenario() -> None:
+        async with (
+            standalone(tmp_path) as server,
+            Client(f"{HOST}:{server.namesrv.port}") as client,
+            Producer(client, "p") as producer,
+        ):
+            with pytest.raises((IllegalMessageError, NoSuchDelayError), match=reason):
+                await producer.schedule(Message(topic="Reports", body=b"m"), **arguments)
+
+    run(scenario)
+
+
+def test_client_does_not_send_to_brokers_that_would_not_repeat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        async with (
+            standalone(tmp_path) as server,
+            Client(f"{HOST}:{server.namesrv.port}") as client,
+            Producer(client, "p") as producer,
+        ):
+            monkeypatch.setattr(broker_delays, "CHANGE_SETTING", "settingOfALaterVersion")
+            with pytest.raises(NoSuchDelayError):
+                await producer.schedule(Message(topic="Reports", body=b"m"), every="1h")
+            assert server.broker.broker.store.end_offset == 0
 
     run(scenario)

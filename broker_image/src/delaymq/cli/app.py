@@ -23,7 +23,7 @@ COMMANDS: Final[Mapping[str, Entry]] = {
     "standalone": Leaf("server:standalone", "Run a NameServer and a broker in one process.", _AS_IS),
     "broker": Leaf("server:broker", "Run a broker.", _AS_IS),
     "namesrv": Leaf("server:namesrv", "Run a NameServer.", _AS_IS),
-    "send": Leaf("send:send", "Send messages, immediately or delayed."),
+    "send": Leaf("send:send", "Send messages, immediately, delayed or repeatedly."),
     "receive": Leaf("receive:receive", "Receive messages and show their lateness."),
     "delay": Group(
         "Pending delayed messages of a broker.",

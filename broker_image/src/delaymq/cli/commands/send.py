@@ -11,7 +11,7 @@ from dataclasses import replace
 from enum import StrEnum
 from itertools import chain, repeat
 from pathlib import Path
-from typing import Annotated, BinaryIO, Final
+from typing import Annotated, Any, BinaryIO, Final
 
 import typer
 
@@ -43,6 +43,14 @@ class SameKey(StrEnum):
     REFUSE = "refuse"
 
 
+class Missed(StrEnum):
+    """Treatments of missed runs of a repeating message."""
+
+    LATEST = "latest"
+    ALL = "all"
+    NONE = "none"
+
+
 DelayOption = Annotated[
     str | None,
     typer.Option(metavar="DURATION", help="Delivery delay, such as 1500ms, 5s, 1.5h or 7d, by the broker's clock."),
@@ -62,6 +70,24 @@ SameKeyOption = Annotated[SameKey, typer.Option(help="Treatment if a message wit
 ExpireOption = Annotated[
     str | None, typer.Option(metavar="DURATION", help="Drop the message if it would be later than this.")
 ]
+CronOption = Annotated[
+    str | None,
+    typer.Option("--cron", metavar="EXPRESSION", help="Repeat at these times, such as '0 9 * * 1-5'."),
+]
+ZoneOption = Annotated[
+    str | None,
+    typer.Option("--zone", metavar="ZONE", help="Time zone of --cron, such as Europe/Berlin (default: UTC)."),
+]
+EveryOption = Annotated[
+    str | None, typer.Option("--every", metavar="DURATION", help="Repeat at this interval, such as 15m; at least 1s.")
+]
+UntilOption = Annotated[
+    str | None, typer.Option("--until", metavar="TIME", help="Do not repeat after this time, with an offset from UTC.")
+]
+RunsOption = Annotated[int | None, typer.Option("--runs", min=1, max=10**15 - 1, help="Repeat this number of times.")]
+MissedOption = Annotated[
+    Missed | None, typer.Option("--missed", help="Treatment of runs that a downtime missed (default: latest).")
+]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Only print the number of sent messages at the end.")]
 
 
@@ -80,6 +106,12 @@ def send(
     delay_key: DelayKeyOption = None,
     on_same_key: SameKeyOption = SameKey.REPLACE,
     expire: ExpireOption = None,
+    cron: CronOption = None,
+    zone: ZoneOption = None,
+    every: EveryOption = None,
+    until: UntilOption = None,
+    runs: RunsOption = None,
+    missed: MissedOption = None,
     key: Annotated[
         list[str] | None, typer.Option("--key", metavar="KEY", help="A key to find the message by; repeatable.")
     ] = None,
@@ -99,28 +131,28 @@ def send(
     context: ContextName = None,
     as_json: AsJson = False,
 ) -> None:
-    """Send messages, immediately or delayed.
+    """Send messages, immediately, delayed or repeatedly.
 
-    --delay, --at and --delay-level exclude each other and apply to every message. A broker without timed messages
-    accepts only delays that are equal to one of its levels, and no due times. Examples: delaymq send Orders "hello
-    later" --delay 5s --key 4711; delaymq send Orders "happy new year" --at 2027-01-01T00:00+01:00; delaymq send Orders
-    --lines orders.jsonl --rate 100; seq 1000 | delaymq send Orders --lines - --at-once 32 -q
+    --delay, --at, --delay-level, --cron and --every exclude each other and apply to every message. A broker without
+    timed messages accepts only delays that are equal to one of its levels, and no due times. Examples: delaymq send
+    Orders "hello later" --delay 5s --key 4711; delaymq send Orders "happy new year" --at 2027-01-01T00:00+01:00;
+    delaymq send Reports "daily" --cron "0 9 * * 1-5" --zone Europe/Berlin; delaymq send Orders --lines orders.jsonl
+    --rate 100; seq 1000 | delaymq send Orders --lines - --at-once 32 -q
     """
     if bool(bodies) == (lines is not None):
         raise CommandError("give either message texts or --lines FILE", EXIT_USAGE)
     where = target(namesrv, context=context)
     message = Message(
         topic=topic, body=b"", tags=tags, keys=(*(key or ()), *keys.split()), properties=_properties(properties or []),
-        delay=_checked_delay(delay, at, delay_level), at=None if at is None else parse_due_time(at),
+        delay=_checked_delay(delay, at, delay_level, cron, every), at=None if at is None else parse_due_time(at),
         delay_level=delay_level or 0,
     )  # fmt: skip
     total = None if lines is not None else len(bodies or ()) * count
     texts = _lines(lines) if lines is not None else map(_body, bodies or ())
     messages = chain.from_iterable(repeat(replace(message, body=text), count) for text in texts)
-    show = _nothing if quiet else (_show_json(delay) if as_json else _show_line(message))
-
-    managed = _managed(delay_key, on_same_key, expire)
-
+    repeated = _repeated(cron, zone, every, until, runs, missed)
+    show = _nothing if quiet else (_show_json(delay) if as_json else _show_line(message, repeats=bool(repeated)))
+    managed = _managed(delay_key, on_same_key, expire) | repeated
     sending = _Sending(show, at_once, rate, managed)
     bar = progress("messages", total) if quiet else nullcontext(lambda: None)
 
@@ -160,7 +192,7 @@ class _Sending:
     """Sends concurrently up to a limit and a rate, and shows results in the order of sending."""
 
     def __init__(
-        self, show: Callable[[SendResult], None], at_once: int, rate: float | None, managed: dict[str, str]
+        self, show: Callable[[SendResult], None], at_once: int, rate: float | None, managed: dict[str, Any]
     ) -> None:
         """`managed` are arguments of `Producer.schedule`; without any, messages need no due time."""
         self.sent = 0
@@ -193,10 +225,7 @@ class _Sending:
     async def _send(self, producer: Producer, message: Message) -> SendResult:
         if not self._managed:
             return await producer.send(message)
-        key, on_same_key = self._managed.get("key"), self._managed.get("on_same_key", "replace")
-        expire_after = self._managed.get("expire_after")
-        scheduled = await producer.schedule(message, key=key, on_same_key=on_same_key, expire_after=expire_after)
-        return scheduled.result
+        return (await producer.schedule(message, **self._managed)).result
 
     def _done(self, result: SendResult, step: Callable[[], None]) -> None:
         self.sent += 1
@@ -228,23 +257,25 @@ def _show_json(delay: str | None) -> Callable[[SendResult], None]:
     return show
 
 
-def _show_line(message: Message) -> Callable[[SendResult], None]:
+def _show_line(message: Message, *, repeats: bool) -> Callable[[SendResult], None]:
     out = console()
 
     def show(result: SendResult) -> None:
         place = f"{result.queue.broker_name}, queue {result.queue.queue_id}"
         status = "" if result.status == 0 else f" ({result.status.name})"
         verb = "kept" if result.is_kept else "sent"
-        line = f"{verb} {result.message_id} to {message.topic} ({place}, {_when(message, result)}){status}"
+        when = _when(message, result, repeats=repeats)
+        line = f"{verb} {result.message_id} to {message.topic} ({place}, {when}){status}"
         out.print(line, soft_wrap=True)
 
     return show
 
 
-def _when(message: Message, result: SendResult) -> str:
+def _when(message: Message, result: SendResult, *, repeats: bool) -> str:
     """Return when a sent message is due, or its offset if it was not delayed."""
     if result.recall_handle is not None:
         after = "due" if message.delay is None else f"due in {message.delay} at"
+        after = "first run at" if repeats and not result.is_kept else after
         return f"{after} {format_time(result.due_ms) or 'an unknown time'}, recall handle {result.recall_handle}"
     schedule = schedule_for(message)
     if schedule is not None and schedule.delay_ms is not None:
@@ -261,9 +292,11 @@ def _report(sent: int, seconds: float, as_json: bool) -> None:
         console().print(f"{counted(sent, 'message')} sent in {seconds:.1f} s")
 
 
-def _checked_delay(delay: str | None, at: str | None, delay_level: int | None) -> str | None:
+def _checked_delay(
+    delay: str | None, at: str | None, delay_level: int | None, cron: str | None, every: str | None
+) -> str | None:
     """Return `delay`; CommandError if it is invalid, or more than one of the options is given."""
-    options = {"--delay": delay, "--at": at, "--delay-level": delay_level}
+    options = {"--delay": delay, "--at": at, "--delay-level": delay_level, "--cron": cron, "--every": every}
     given = [name for name, value in options.items() if value is not None]
     if len(given) > 1:
         raise CommandError(f"{' and '.join(given)} exclude each other: give one of them", EXIT_USAGE)
@@ -275,7 +308,34 @@ def _checked_delay(delay: str | None, at: str | None, delay_level: int | None) -
     return delay
 
 
-def _managed(delay_key: str | None, on_same_key: SameKey, expire: str | None) -> dict[str, str]:
+def _repeated(
+    cron: str | None, zone: str | None, every: str | None, until: str | None, runs: int | None, missed: Missed | None
+) -> dict[str, Any]:
+    """Return the arguments of `Producer.schedule` for a repeating message; CommandError if one is invalid."""
+    options = {"--zone": zone, "--until": until, "--runs": runs, "--missed": missed}
+    given = [name for name, value in options.items() if value is not None]
+    if cron is None and every is None:
+        if given:
+            raise CommandError(f"{given[0]} needs --cron or --every", EXIT_USAGE)
+        return {}
+    if zone is not None and cron is None:
+        raise CommandError("--zone needs --cron: an interval has no time zone", EXIT_USAGE)
+    try:
+        if every is not None:
+            delay_in_ms(every)
+    except NoSuchDelayError as error:
+        raise CommandError(f"--every: {error}", EXIT_USAGE) from error
+    return {
+        "cron": cron,
+        "zone": zone,
+        "every": every,
+        "until": None if until is None else parse_due_time(until),
+        "runs": runs,
+        "missed": None if missed is None else missed.value,
+    }
+
+
+def _managed(delay_key: str | None, on_same_key: SameKey, expire: str | None) -> dict[str, Any]:
     """Return the arguments of `Producer.schedule`; CommandError if one is invalid."""
     if on_same_key is not SameKey.REPLACE and delay_key is None:
         raise CommandError("--on-same-key needs --delay-key", EXIT_USAGE)
@@ -284,7 +344,7 @@ def _managed(delay_key: str | None, on_same_key: SameKey, expire: str | None) ->
             delay_in_ms(expire)
     except NoSuchDelayError as error:
         raise CommandError(f"--expire: {error}", EXIT_USAGE) from error
-    managed = {} if expire is None else {"expire_after": expire}
+    managed: dict[str, Any] = {} if expire is None else {"expire_after": expire}
     return managed if delay_key is None else {**managed, "key": delay_key, "on_same_key": on_same_key.value}
 
 

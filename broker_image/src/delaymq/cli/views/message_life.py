@@ -7,6 +7,7 @@ from typing import Any
 from delaymq.cli.terminal.output import console
 from delaymq.cli.terminal.tables import table
 from delaymq.cli.terminal.times import format_time
+from delaymq.cli.views.schedules import schedule_line
 
 
 def show_life(answer: dict[str, Any]) -> None:
@@ -14,6 +15,9 @@ def show_life(answer: dict[str, Any]) -> None:
     out = console()
     keys = f", keys {' '.join(answer['keys'])}" if answer["keys"] else ""
     out.print(f"{answer['messageId']} of {answer['topic']}{keys}: {answer['state']}")
+    if answer.get("repeats") is not None:
+        line = schedule_line(answer["repeats"], answer["dueMs"], is_pending=answer["state"] == "pending")
+        out.print(line, soft_wrap=True)
     rows = [(format_time(each["atMs"]), each["event"], each["group"] or "", each["detail"]) for each in answer["life"]]
     out.print(table(("time", "event", "group", "details"), rows, left=4, elastic=3))
     body = answer["body"]

@@ -23,7 +23,14 @@ from delaymq.client.errors import (
 from delaymq.client.messages import Message, ReceivedMessage, SendResult
 from delaymq.client.options import ProducerOptions
 from delaymq.client.producer.in_flight import InFlight
-from delaymq.client.producer.scheduled import Changed, DelayChanges, Scheduled, delay_properties, schedule_of
+from delaymq.client.producer.scheduled import (
+    Changed,
+    DelayChanges,
+    Scheduled,
+    delay_properties,
+    repeat_properties,
+    schedule_of,
+)
 from delaymq.client.sending.outgoing import Outgoing, outgoing_batch, outgoing_message
 from delaymq.client.sending.sender import Sender
 from delaymq.client.trace.tracer import Tracer
@@ -138,23 +145,37 @@ class Producer:
         key: str | None = None,
         on_same_key: str = "replace",
         expire_after: Delay | None = None,
+        cron: str | None = None,
+        zone: str | None = None,
+        every: Delay | None = None,
+        until: datetime | None = None,
+        runs: int | None = None,
+        missed: str | None = None,
         timeout_ms: int | None = None,
     ) -> Scheduled:
-        """Send a message that is due later, and return an object by which it can be cancelled and moved.
+        """Send a message that is due later, or repeats, and return an object by which it can be cancelled and moved.
 
         `at` and `after` are as `at` and `delay` of `send`. `key` names the message while it is pending, and is unique
         in its topic. If a message with this key is pending, it is replaced. With `on_same_key="keep"`, it is kept
         instead of the new one, and with `refuse`, the new one is rejected. A message that would be later than
         `expire_after` is dropped.
 
+        With `cron`, such as `0 9 * * 1-5`, or `every`, the message repeats: each run delivers a copy. `zone` is the
+        time zone of `cron`, such as `Europe/Berlin`, and UTC by default. The schedule ends after `runs` runs or at
+        `until`. `missed` is the treatment of runs that were missed: `latest` (default), `all` or `none`.
+
         Keys are unique within a broker, so a message with a key is sent to a queue chosen by the key. Its broker may
         change if the number of queues does. Errors as `send`; NoSuchDelayError also if the broker supports no keys.
         """
         self._check(None, None)
-        own = delay_properties(key, on_same_key, expire_after)
+        repeating = repeat_properties(cron, zone, every, until, runs, missed)
+        own = delay_properties(key, on_same_key, expire_after) | repeating
         outgoing = await outgoing_message(message, self._client.unique_ids, self.options, own, delay=after, at=at)
-        if outgoing.schedule is None and not message.delay_level and key is None:
-            raise IllegalMessageError("a scheduled message needs a due time: give at or after")
+        has_due = outgoing.schedule is not None or message.delay_level
+        if has_due and repeating:
+            raise IllegalMessageError("a message has one schedule: give only one of at, after, cron and every")
+        if not (has_due or repeating or key is not None):
+            raise IllegalMessageError("a scheduled message needs a due time: give at, after, cron or every")
         result = await self._send(outgoing, None, key, timeout_ms)
         return Scheduled(self._changes, message.topic, key, result)
 

@@ -154,7 +154,11 @@ def schedule_of(at: datetime | None, after: Delay | None) -> Schedule:
 
 
 class Scheduled:
-    """A message that `Producer.schedule` has sent. It is pending until it is due, or until someone changes it."""
+    """A message that `Producer.schedule` has sent. It is pending until it is due, or until someone changes it.
+
+    A repeating message is pending until its schedule ends. A cancel ends it, and the other changes apply to its next
+    run.
+    """
 
     def __init__(self, changes: DelayChanges, topic: str, key: str | None, result: SendResult) -> None:
         self.topic = topic
@@ -165,7 +169,7 @@ class Scheduled:
 
     @property
     def due_ms(self) -> int | None:
-        """Due time in ms since 1970 when it was sent."""
+        """Due time in ms since 1970 when it was sent; of a repeating message, that of its first run."""
         return self.result.due_ms
 
     @property
@@ -198,6 +202,42 @@ class Scheduled:
             schedule=schedule,
             broker_name=self.result.queue.broker_name,
         )
+
+
+def repeat_properties(
+    cron: str | None,
+    zone: str | None,
+    every: Delay | None,
+    until: datetime | None,
+    runs: int | None,
+    missed: str | None,
+) -> dict[str, str]:
+    """Return the properties of a repeating message; none if nothing requests one.
+
+    IllegalMessageError if arguments exclude each other or are invalid. The broker checks expression and zone.
+    """
+    if cron is None and every is None:
+        if (zone, until, runs, missed) != (None,) * 4:
+            raise IllegalMessageError("zone, until, runs and missed need a repeating message: give cron or every")
+        return {}
+    if cron is not None and every is not None:
+        raise IllegalMessageError("give either cron or every")
+    if zone is not None and cron is None:
+        raise IllegalMessageError("an interval has no time zone: give zone only with cron")
+    if missed is not None and missed not in ("latest", "all", "none"):
+        raise IllegalMessageError(f"missed is {missed!r}: use latest, all or none")
+    properties = {
+        names.DELAY_CRON: cron,
+        names.DELAY_ZONE: zone,
+        names.DELAY_EVERY_MS: None if every is None else str(delay_in_ms(every)),
+        names.DELAY_UNTIL_MS: None if until is None else str(due_in_ms(until)),
+        names.DELAY_RUNS: None if runs is None else str(runs),
+        names.DELAY_MISSED: missed,
+    }
+    for name in (names.DELAY_CRON, names.DELAY_ZONE):
+        if properties[name] == "":
+            raise IllegalMessageError(f"{name} is empty: give a value, or None")
+    return {name: value for name, value in properties.items() if value is not None}
 
 
 def delay_properties(key: str | None, on_same_key: str, expire_after: Delay | None) -> dict[str, str]:

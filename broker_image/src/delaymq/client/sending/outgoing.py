@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
+from typing import Final
 
 import msgspec
 
@@ -17,6 +18,8 @@ from delaymq.message import names
 from delaymq.message.ids import UniqueIds
 from delaymq.protocol.bodies import MessageQueue
 from delaymq.protocol.command import Command
+
+_MANAGED: Final = names.MANAGED_DELAY | names.REPEATING
 
 
 class Outgoing(msgspec.Struct, frozen=True):
@@ -43,7 +46,7 @@ class Outgoing(msgspec.Struct, frozen=True):
     has_timed: bool = False
     """Whether it is a batch with messages that have delays or due times."""
     is_managed: bool = False
-    """Whether it has a key or a limit of its lateness, which brokers without them would ignore."""
+    """Whether it repeats, or has a key or a limit of its lateness, which brokers without them would ignore."""
 
     @property
     def needs_no_broker(self) -> bool:
@@ -91,7 +94,7 @@ async def outgoing_message(
     is_reply = properties.get(names.MESSAGE_TYPE) == REPLY
     return Outgoing(
         message.topic, message_id, keys, body, text, schedule, message.flag, sys_flag, is_reply=is_reply,
-        is_managed=own is not None and not names.MANAGED_DELAY.isdisjoint(own),
+        is_managed=own is not None and not _MANAGED.isdisjoint(own),
     )  # fmt: skip
 
 

@@ -16,6 +16,7 @@ from delaymq.cli.terminal.output import console, explain_bad_answers, print_json
 from delaymq.cli.terminal.tables import table
 from delaymq.cli.terminal.times import format_clock, parse_time
 from delaymq.cli.views.message_life import show_life
+from delaymq.cli.views.schedules import schedule_text
 
 MAX_LISTED: Final = 10_000
 DEFAULT_LISTED: Final = 100
@@ -249,13 +250,14 @@ def _show_table(shown: list[tuple[dict[str, Any], str]], as_of_ms: int) -> None:
                 each["messageId"],
                 each["properties"].get("DELAY_KEY", ""),
                 " ".join(each["keys"]),
+                schedule_text(each.get("repeats")),
                 str(each["delayLevel"] or TIMED),
                 str(each["bytes"]),
             )
             for each, _ in shown
         ]
-    columns = ("due", "topic", "unique id", "delay key", "keys", "level", "bytes")
-    console().print(table(columns, rows, left=5))
+    columns = ("due", "topic", "unique id", "delay key", "keys", "repeats", "level", "bytes")
+    console().print(table(columns, rows, left=6))
 
 
 def _notes(answers: list[dict[str, Any]], left: int, shown: int) -> list[str]:
