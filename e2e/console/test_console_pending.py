@@ -77,6 +77,34 @@ def test_bar_of_the_chart_leads_to_its_messages(pending: OurCluster, open_page: 
     expect(seen.tile("Pending")).to_have_text("121")
 
 
+def test_schedule_of_a_repeating_message_is_shown(pending: OurCluster, open_page: OpenPage) -> None:
+    async def schedule(client: Client) -> SendResult:
+        async with Producer(client, "repeater") as producer:
+            message = Message(topic="RepeatedReports", body=b"x")
+            await producer.schedule(message, every="15m", runs=3, missed="all", key="often")
+            return (await producer.schedule(message, cron="0 9 * * 1-5", zone="Europe/Berlin", key="daily")).result
+
+    sent = run(pending.namesrv_address, schedule)
+    seen = open_page(pending, "#/delays/list?topic=RepeatedReports")
+    expect(seen.row("daily")).to_contain_text("0 9 * * 1-5 Europe/Berlin")
+    expect(seen.row("often")).to_contain_text("every 15m")
+    assert not seen.is_too_wide()
+    seen.go(f"#/messages/{sent.message_id}?topic=RepeatedReports")
+    details = seen.section("Details")
+    for text in ("Next run", "0 9 * * 1-5 Europe/Berlin", "Runs so far0", "when it is cancelled", "only the latest"):
+        expect(details).to_contain_text(text)
+    seen.section("Change").get_by_role("button", name="Deliver now").click()
+    dialog = seen.page.get_by_role("dialog")
+    expect(dialog).to_contain_text("its schedule continues from then")
+    dialog.get_by_role("button", name="Deliver now").click()
+    expect(details).to_contain_text("Runs so far1, the last at")
+    expect(seen.page.locator("[data-event=delivered]")).to_contain_text("run 1 delivered")
+    seen.section("Change").get_by_role("button", name="Cancel").click()
+    expect(dialog).to_contain_text("its schedule ends")
+    dialog.get_by_role("button", name="Cancel").click()
+    expect(seen.page.locator("[data-event=cancelled]")).to_be_visible()
+
+
 def test_message_is_moved_touched_and_cancelled_after_confirmation(pending: OurCluster, open_page: OpenPage) -> None:
     async def schedule(client: Client) -> SendResult:
         async with Producer(client, "changer") as producer:

@@ -14,6 +14,14 @@ const ACTIONS = {
   touch: { name: "Restart delay", title: "Restart the delay of this message?", text: "Its original delay begins again from now.", done: "touched" },
 };
 
+/** Texts for repeating messages. */
+const OF_A_SCHEDULE = {
+  cancel: "It will not be delivered again: its schedule ends. This cannot be undone.",
+  move: "Its next run takes place at the time that you enter, and its schedule continues from then.",
+  fire: "Its next run takes place now, and its schedule continues from then. This cannot be undone.",
+  touch: "Its next run becomes the first one of its schedule from now.",
+};
+
 /** Buttons that change a message, and the outcome of the last change. `changed` is called after each change. */
 export class DelayActions {
   #view;
@@ -38,7 +46,8 @@ export class DelayActions {
   }
 
   #confirm(action, message, target) {
-    const { name, title, text } = ACTIONS[action];
+    const { name, title } = ACTIONS[action];
+    const text = message.repeats ? OF_A_SCHEDULE[action] : ACTIONS[action].text;
     const field =
       action === "move"
         ? h("div", { class: "field" }, h("label", { for: "move-to" }, "New due time"), h("input", { id: "move-to", name: "to", type: "datetime-local", step: 1, required: true, value: asInput(message.dueMs) }))

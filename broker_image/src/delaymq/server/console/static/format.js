@@ -72,6 +72,12 @@ export function delayName(ms) {
   return `${ms}ms`;
 }
 
+/** The schedule of a repeating message: "0 9 * * 1-5 Europe/Berlin", "every 15m"; empty for other messages. */
+export function scheduleText(repeats) {
+  if (!repeats) return "";
+  return repeats.cron === null ? `every ${delayName(repeats.everyMs)}` : `${repeats.cron} ${repeats.zone}`;
+}
+
 /** Local time as ISO 8601 with its offset: 2026-11-21T12:31:24.042+01:00. */
 export function iso(ms) {
   const at = new Date(ms);

@@ -3,7 +3,7 @@
 import { brokerNow, get } from "./api.js";
 import { DelayActions } from "./delay-actions.js";
 import { h } from "./dom.js";
-import { bytes, count, duration, time, until } from "./format.js";
+import { bytes, count, duration, scheduleText, time, until } from "./format.js";
 import { empty, facts, groupLink, heading, loading, section, table, topicLink } from "./parts.js";
 import { stateBadge } from "./screen-messages.js";
 
@@ -62,7 +62,8 @@ function about(message) {
     ["Tag", message.tags || "none"],
     ["Born", [time(message.bornMs, { milliseconds: true }), message.bornHost ? ` at ${message.bornHost}` : null]],
     ["Stored", time(message.storedMs, { milliseconds: true })],
-    ["Due", message.dueMs === null ? null : [time(message.dueMs, { milliseconds: true }), message.delayLevel ? ` (level ${message.delayLevel})` : null]],
+    [message.repeats ? "Next run" : "Due", message.dueMs === null ? null : [time(message.dueMs, { milliseconds: true }), message.delayLevel ? ` (level ${message.delayLevel})` : null]],
+    ...schedule(message),
     ["Queue", message.queueOffset === null ? `${message.queueId}, when it is due` : `${message.queueId}, offset ${count(message.queueOffset)}`],
     ["Physical offset", count(message.physicalOffset)],
     ["Offset message id", h("span", { class: "id" }, message.offsetMessageId)],
@@ -70,6 +71,19 @@ function about(message) {
     ["Retries", count(message.reconsumeTimes)],
     ["Bytes", count(message.bytes)],
   ]);
+}
+
+/** Facts about the schedule of a repeating message. */
+function schedule({ repeats }) {
+  if (!repeats) return [];
+  const { run, runs, lastRunMs, untilMs, missed } = repeats;
+  const taken = run === null ? "unknown" : runs === null ? count(run) : `${count(run)} of ${count(runs)}`;
+  return [
+    ["Repeats", scheduleText(repeats)],
+    ["Runs so far", [taken, lastRunMs === null ? null : [", the last at ", time(lastRunMs, { milliseconds: true })]]],
+    ["Ends", untilMs === null ? (runs === null ? "when it is cancelled" : `after ${count(runs)} runs`) : time(untilMs)],
+    ["Missed runs", missed === "all" ? "are delivered" : missed === "none" ? "are skipped" : "only the latest is delivered"],
+  ];
 }
 
 function life(message) {

@@ -2,7 +2,7 @@
 
 import { brokerNow, get } from "./api.js";
 import { h } from "./dom.js";
-import { asInput, time, until } from "./format.js";
+import { asInput, scheduleText, time, until } from "./format.js";
 import { Pages, PAGE_ROWS } from "./paging.js";
 import { empty, heading, link, loading, note, place, table, topicLink } from "./parts.js";
 import { messageLink } from "./screen-messages.js";
@@ -81,6 +81,7 @@ function pendingTable(messages) {
     { title: "Delay key" },
     { title: "Keys", wide: true },
     { title: "Tag", wide: true },
+    { title: "Repeats", wide: true },
     { title: "Level", numeric: true, wide: true },
     { title: "Message" },
   ];
@@ -93,6 +94,7 @@ function pendingTable(messages) {
       each.properties.DELAY_KEY ?? "",
       each.keys.join(" "),
       each.tags ?? "",
+      scheduleText(each.repeats),
       each.delayLevel || "timed",
       messageLink(each),
     ],
