@@ -294,6 +294,23 @@ def test_schedule_that_is_not_valid_any_more_waits(harness: Harness, monkeypatch
     assert {run.record.body for run in runs(harness)} == {b"other", b"m"}
 
 
+def test_runs_are_counted_although_many_messages_have_the_id_as_a_key(harness: Harness) -> None:
+    repeat(harness, DELAY_KEY="k", **EVERY)
+    for _ in range(11):
+        hand_over(harness, MINUTE_MS)
+    batch = [BatchMessage(0, b"", b"KEYS\1id-m")] * 5_000
+    fields = send_fields("Orders") | {"m": True}
+    assert harness.answer(RequestCode.SEND_BATCH_MESSAGE, fields, encode_batch(batch)).code == SUCCESS
+    kill(harness)
+    hand_over(harness, MINUTE_MS)
+    hand_over(harness, MINUTE_MS)
+    kill(harness)
+    hand_over(harness, MINUTE_MS)
+    assert numbers(harness) == [*range(1, 15)]
+    assert harness.broker.delivery.counters.failed == 0
+    assert act(harness, "cancel", DELAY_KEY="k").code == SUCCESS
+
+
 # Batches and transactions.
 
 

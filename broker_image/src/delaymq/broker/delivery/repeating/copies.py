@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from hashlib import sha256
 from typing import Final
 
@@ -16,7 +15,6 @@ from delaymq.store.model import NewRecord, again
 
 _ROOM_BYTES: Final = 192
 """Additional properties that a copy needs, besides those of all timed messages and the unique id of the schedule."""
-_DAY_MS: Final = 86_400_000
 _NOT_ON_COPIES: Final = (*names.SCHEDULE_PROPERTIES, names.DUE, names.MARK, names.ACCOUNT)
 
 
@@ -35,7 +33,7 @@ def run_copy(record: Record, pending: Pending, run: int, run_ms: int, next_ms: i
     for name in _NOT_ON_COPIES:
         properties.pop(name, None)
     schedule_id = properties.get(names.UNIQUE_KEY, "")
-    properties[names.UNIQUE_KEY] = run_id(schedule_id, pending.identity, run, run_ms)
+    properties[names.UNIQUE_KEY] = run_id(schedule_id, pending.identity, run)
     properties[names.DELAY_SCHEDULE_ID] = schedule_id
     properties[names.DELAY_RUN] = str(run)
     properties[names.TIMER_OUT_MS] = str(run_ms)
@@ -68,13 +66,10 @@ def _mark(
     )
 
 
-def run_id(schedule_id: str, identity: int, run: int, run_ms: int) -> str:
+def run_id(schedule_id: str, identity: int, run: int) -> str:
     """Return the unique id of a run: always the same for the same run, in the layout of RocketMQ's clients.
 
-    They search for a message from the time in its id on: ms since the start of the month, in their time zone. The time
-    here is a day early, so that it is never later than the run.
+    They search for a message from the time in its id on, in ms since the start of the month. The id states the start.
     """
     digest = sha256(f"{schedule_id}:{identity}:{run}".encode("utf-8", "surrogateescape")).hexdigest().upper()
-    start = datetime.fromtimestamp(run_ms // 1_000, UTC).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
-    span_ms = max(run_ms - int(start.timestamp()) * 1_000 - _DAY_MS, 0)
-    return f"{digest[:20]}{span_ms:08X}{digest[20:24]}"
+    return f"{digest[:20]}{0:08X}{digest[20:24]}"

@@ -15,6 +15,7 @@ import re
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, tzinfo
 from functools import lru_cache
+from itertools import islice, takewhile
 from typing import Final
 from zoneinfo import ZoneInfo
 
@@ -72,8 +73,15 @@ class Cron:
 
     def latest(self, first_ms: int, until_ms: int) -> int:
         """Return the last run at or before `until_ms`; `first_ms` is an earlier run."""
-        latest_ms, low, high = first_ms, first_ms, until_ms
-        while low < high:
+        latest_ms, low, high, window_ms = first_ms, first_ms, until_ms, self.least_gap_ms
+        while until_ms - window_ms > low:
+            found = self.next_after(until_ms - window_ms)
+            if found is not None and found <= until_ms:
+                latest_ms = low = found
+                break
+            high = until_ms - window_ms
+            window_ms *= 4
+        while low < high and latest_ms + self.least_gap_ms <= until_ms:
             middle = (low + high) // 2
             following = self.next_after(middle)
             if following is not None and following <= until_ms:
@@ -81,6 +89,18 @@ class Cron:
             else:
                 high = middle
         return latest_ms
+
+    def count(self, after_ms: int, until_ms: int, most: int) -> int:
+        """Return the number of runs after a time and up to another one, at most `most`.
+
+        Repeated and missing hours are not counted exactly.
+        """
+        try:
+            walls = [_local(_EPOCH + timedelta(milliseconds=each), self._zone) for each in (after_ms, until_ms)]
+            runs = takewhile(lambda wall: wall <= walls[1], self._walls(walls[0]))
+            return sum(1 for _ in islice(runs, most))
+        except (OverflowError, ValueError):
+            return 0
 
     def before(self, time_ms: int, count: int, least_ms: int) -> int:
         """Return about the `count`th run before a time, or `least_ms` if that is later.

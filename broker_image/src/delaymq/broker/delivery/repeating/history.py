@@ -9,7 +9,7 @@ from typing import Final, NamedTuple, Protocol
 from delaymq.broker.delivery.repeating.copies import run_id
 from delaymq.broker.delivery.timed.replay import own_due, own_mark
 from delaymq.message import names
-from delaymq.message.errors import NewerFormError
+from delaymq.message.errors import KeysUnknownError, NewerFormError
 from delaymq.message.record import Record
 from delaymq.message.timed_marks import TimedMark
 
@@ -39,13 +39,41 @@ def newest_run(records: Records, holder: Record, identity: int) -> Run | None:
     schedule_id, topic = original.get(names.UNIQUE_KEY), original.get(names.REAL_TOPIC, "")
     if schedule_id is None:
         return None
-    for copy in records.records(topic, schedule_id):
-        if copy.physical_offset < holder.physical_offset:
-            return None  # the holder states its number
-        run = run_in(copy, schedule_id, identity)
-        if run is not None:
-            return run
+    try:
+        for copy in records.records(topic, schedule_id):
+            if copy.physical_offset < holder.physical_offset:
+                return None  # the holder states its number
+            run = run_in(copy, schedule_id, identity)
+            if run is not None:
+                return run
+    except KeysUnknownError:
+        # Very many newer messages have the id as one of their keys.
+        return _newest_by_id(records, topic, schedule_id, identity, stated_run(holder))
     return None
+
+
+def _newest_by_id(records: Records, topic: str, schedule_id: str, identity: int, stated: int) -> Run | None:
+    """Return the newest run after number `stated`, by the unique ids of runs. The log contains all of these runs."""
+
+    def with_number(number: int) -> Run | None:
+        for copy in records.records(topic, run_id(schedule_id, identity, number)):
+            run = run_in(copy, schedule_id, identity)
+            if run is not None and run.number == number:
+                return run
+        return None
+
+    newest, low, step = None, stated, 1
+    while (run := with_number(low + step)) is not None:
+        newest, low, step = run, low + step, 2 * step
+    high = low + step
+    while high - low > 1:
+        middle = (low + high) // 2
+        run = with_number(middle)
+        if run is None:
+            high = middle
+        else:
+            newest, low = run, middle
+    return newest
 
 
 def run_in(copy: Record, schedule_id: str, identity: int) -> Run | None:
@@ -62,7 +90,7 @@ def run_in(copy: Record, schedule_id: str, identity: int) -> Run | None:
     number, time = properties.get(names.DELAY_RUN, ""), properties.get(names.TIMER_OUT_MS, "")
     if not (_is_number(number) and _is_number(time)):
         return None
-    is_copy = properties.get(names.UNIQUE_KEY) == run_id(schedule_id, identity, int(number), int(time))
+    is_copy = properties.get(names.UNIQUE_KEY) == run_id(schedule_id, identity, int(number))
     return Run(int(number), copy, None) if is_copy else None
 
 
