@@ -40,6 +40,7 @@ def base(tmp_path: Path) -> dict[str, bytes]:
         store.append(message(f"plain{number}", queue_id=1))
         timed.drop(pending[3 + number])
         timed.mark(pending[6 + number], TimedMarkKind.CANCELLED)
+        timed.mark(pending[11], TimedMarkKind.DELIVERED, 1_700_000_300_000 + number, run=number + 1)
     timed.schedule("last", 1_700_000_200_000)
     timed.deliver(pending[9])
     timed.drop(pending[10])

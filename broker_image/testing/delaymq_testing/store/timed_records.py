@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from delaymq.message.names import (
     MARKS_TOPIC,
     REAL_QUEUE_ID,
@@ -39,10 +41,13 @@ class TimedStore:
         """Append the dead letter."""
         return self._end(pending, TimedMarkKind.DROPPED, SCHEDULE_DLQ_TOPIC, 0)
 
-    def mark(self, pending: Dispatched, kind: TimedMarkKind, next_due_ms: int | None = None) -> Dispatched:
+    def mark(
+        self, pending: Dispatched, kind: TimedMarkKind, next_due_ms: int | None = None, run: int | None = None
+    ) -> Dispatched:
         """Append a mark alone."""
         record = message("", topic=MARKS_TOPIC, body=b"")._replace(properties={})
-        return self.store.append(record._replace(statement=self._mark(pending, kind, next_due_ms).statement()))
+        mark = replace(self._mark(pending, kind, next_due_ms), details={} if run is None else {"run": str(run)})
+        return self.store.append(record._replace(statement=mark.statement()))
 
     def _end(self, pending: Dispatched, kind: TimedMarkKind, topic: str, queue_id: int) -> Dispatched:
         unique = pending.properties["UNIQ_KEY"]

@@ -9,8 +9,9 @@ from typing import Any
 from delaymq.message.errors import NewerFormError, RecordError
 from delaymq.message.flags import TRANSACTION_COMMIT, TRANSACTION_MASK
 from delaymq.message.group_marks import is_group_mark
-from delaymq.message.marks import MarkKind, parse_mark
+from delaymq.message.marks import Mark, MarkKind, parse_mark
 from delaymq.message.names import (
+    DELAY_RUN,
     DUE,
     MARK,
     MARKS_TOPIC,
@@ -212,10 +213,15 @@ def _named(record: Record, at: int) -> Iterator[Key]:
             yield SCHEDULE_TOPIC.encode(), due[0]
     elif isinstance(mark, TimedMark) and mark.kind is TimedMarkKind.CARRIED and mark.queue is not None:
         yield SCHEDULE_TOPIC.encode(), mark.queue[0]
-    elif mark.kind not in (MarkKind.DELIVERED, TimedMarkKind.DELIVERED):
+    elif mark.kind not in (MarkKind.DELIVERED, TimedMarkKind.DELIVERED) or _restates_run(mark, properties):
         yield from _UNDELIVERED_QUEUES
     elif _QUEUE_ID.match(queue_id := properties.get(REAL_QUEUE_ID, "")):
         yield properties.get(REAL_TOPIC, "").encode("utf-8", "surrogateescape"), int(queue_id)
+
+
+def _restates_run(mark: Mark | TimedMark, properties: dict[str, str]) -> bool:
+    """Return whether a mark is that of a run whose copy is another record, with a damaged mark."""
+    return isinstance(mark, TimedMark) and mark.run is not None and DELAY_RUN not in properties
 
 
 def _with_names(properties: bytes, at: int) -> bytes | None:

@@ -16,7 +16,15 @@ from dataclasses import dataclass
 from typing import Final
 
 from delaymq.message.flags import TRANSACTION_COMMIT, transaction_type
-from delaymq.message.names import DUE, MARK, OWN_PREFIX, TIMER_DELETE_UNIQUE_KEY, TIMER_ROLL_TIMES, TIMER_TOPIC
+from delaymq.message.names import (
+    DUE,
+    MARK,
+    OWN_PREFIX,
+    REPEATING,
+    TIMER_DELETE_UNIQUE_KEY,
+    TIMER_ROLL_TIMES,
+    TIMER_TOPIC,
+)
 from delaymq.message.record import Record
 from delaymq.message.timed_marks import (
     TimedDue,
@@ -71,7 +79,7 @@ class TimedMessages:
             mark = own_mark(record)
             if mark is not None and mark.queue is None:
                 self._change(mark.identity, mark.next_due_ms, mark.kind)
-            elif (identity := delivered_by_rocketmq(record)) is not None:
+            elif (identity := delivered_by_rocketmq(record)) is not None and REPEATING.isdisjoint(record.properties):
                 self._change(identity, None, TimedMarkKind.DELIVERED)
 
     def counts(self) -> dict[str, int]:
