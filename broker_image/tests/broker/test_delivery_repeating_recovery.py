@@ -202,6 +202,19 @@ def test_full_store_delays_the_statement_about_a_damaged_mark() -> None:
     assert run_numbers(bench) == [1, 2]
 
 
+def test_full_store_does_not_lift_the_limit_of_missed_runs() -> None:
+    bench = Bench()
+    send(bench, DELAY_EXPIRE_MS="999999999999")
+    bench.now_ms += 1_500 * EVERY_MS
+    bench.store.refuse = lambda message: StoreFullError("full")
+    assert bench.hand_over() == []
+    bench.store.refuse = lambda message: None
+    bench.now_ms += 1_000
+    while bench.delivery.hand_over(bench.now_ms, 64):
+        pass
+    assert run_numbers(bench) == [*range(1, 1_001)]
+
+
 def test_run_that_rocketmq_delivered_is_not_delivered_again() -> None:
     bench = Bench()
     place = send(bench)

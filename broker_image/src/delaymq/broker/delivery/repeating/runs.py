@@ -32,6 +32,8 @@ class Outcome(NamedTuple):
     """Due time from then on; None: the message ends."""
     skipped: int
     """Number of skipped runs."""
+    limited_up_to_ms: int | None = None
+    """Time up to which it is known from then on that not too many missed runs are left; None: unchanged."""
 
 
 class Repeating:
@@ -55,21 +57,18 @@ class Repeating:
         if (found := self._open_runs.newest(record, pending)) is not None:
             return self._restated(schedule, record, pending, found, now_ms)
         last = self.last_runs.number(record, pending.identity)
-        plan = schedule.plan(
-            pending.due_ms,
-            now_ms,
-            last,
-            dropped_up_to_ms,
-            is_limited=self._is_limited(schedule, pending, now_ms),
-        )
+        # Missed runs are expensive to count.
+        is_limited = schedule.missed is not Missed.ALL or pending.due_ms <= self._limited.get(pending.identity, -1)
+        plan = schedule.plan(pending.due_ms, now_ms, last, dropped_up_to_ms, is_limited=is_limited)
+        limited_ms = None if is_limited else now_ms
         next_ms = self._unused(pending, plan.next_ms)
         if plan.run_ms is None:
             is_dropped = dropped_up_to_ms is not None and pending.due_ms <= dropped_up_to_ms
             kind = TimedMarkKind.DROPPED if is_dropped else TimedMarkKind.EXPIRED
             mark = skipping_mark(record, pending, kind, next_ms, now_ms)
-            return Outcome(mark, None, pending.due_ms, next_ms, plan.skipped)
+            return Outcome(mark, None, pending.due_ms, next_ms, plan.skipped, limited_ms)
         copy = run_copy(record, pending, last + 1, plan.run_ms, next_ms, now_ms)
-        return Outcome(copy, last + 1, plan.run_ms, next_ms, plan.skipped)
+        return Outcome(copy, last + 1, plan.run_ms, next_ms, plan.skipped, limited_ms)
 
     def _restated(
         self, schedule: Schedule, record: Record, pending: Pending, run: tuple[int, int], now_ms: int
@@ -89,6 +88,8 @@ class Repeating:
             self.last_runs.note(pending.identity, outcome.run)
             self._counters.repeated += 1
         self._counters.skipped += outcome.skipped
+        if outcome.limited_up_to_ms is not None:
+            self._note_limit(pending.identity, outcome.limited_up_to_ms)
         if outcome.next_ms is None:
             self.last_runs.forget(pending.identity)
             self._limited.pop(pending.identity, None)
@@ -96,15 +97,8 @@ class Repeating:
         else:
             self._timeline.move(pending, outcome.next_ms)
 
-    def _is_limited(self, schedule: Schedule, pending: Pending, now_ms: int) -> bool:
-        """Return whether it is known that not too many missed runs are left, which is expensive to count."""
-        if schedule.missed is not Missed.ALL:
-            return True
-        identity = pending.identity
-        if pending.due_ms <= self._limited.get(identity, -1):
-            return True
-        self._limited[identity] = now_ms
+    def _note_limit(self, identity: int, time_ms: int) -> None:
+        self._limited[identity] = time_ms
         self._limited.move_to_end(identity)
         if len(self._limited) > _REMEMBERED:
             self._limited.popitem(last=False)
-        return False
