@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
+from zoneinfo import ZoneInfo
 
 import pytest
 from delaymq.broker.delivery.repeating.cron import cron_of
@@ -309,6 +310,23 @@ def test_runs_are_counted_although_many_messages_have_the_id_as_a_key(harness: H
     assert numbers(harness) == [*range(1, 15)]
     assert harness.broker.delivery.counters.failed == 0
     assert act(harness, "cancel", DELAY_KEY="k").code == SUCCESS
+
+
+def test_new_time_zone_database_does_not_move_an_announced_run(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repeat(harness, DELAY_CRON="30 9 * * *", DELAY_ZONE="Europe/Berlin")
+    announced_ms = next_due_ms(harness)
+    assert announced_ms is not None
+    with monkeypatch.context() as patch:
+        patch.setattr("delaymq.broker.delivery.repeating.cron._zone_of", lambda name: ZoneInfo("Asia/Kolkata"))
+        cron_of.cache_clear()
+        kill(harness)
+        assert next_due_ms(harness) == announced_ms
+        hand_over(harness, announced_ms - harness.clock())
+        [run] = runs(harness)
+        assert (run.time_ms, run.next_ms) == (announced_ms, announced_ms + (24 - 4.5) * 60 * MINUTE_MS)
+    cron_of.cache_clear()
 
 
 # Batches and transactions.
