@@ -33,6 +33,11 @@ class Asked:
             assert answer.status == status, await answer.text()
             return await answer.json()
 
+    async def put(self, path: str, body: object, status: int = 200) -> Any:
+        async with self._session.put(self._url + path, json=body) as answer:
+            assert answer.status == status, await answer.text()
+            return await answer.json()
+
     async def send_back(self, group: str, offset: int, level: int = 0) -> None:
         fields = {"offset": str(offset), "group": group, "delayLevel": str(level), "maxReconsumeTimes": "16"}
         assert (

@@ -254,7 +254,7 @@ def test_failed_table_writes_are_logged_once_a_minute_with_a_count(
                 assert isinstance(task.finish(), OSError)
         harness.clock.advance(1_000)
     lines = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
-    for subject in ("topics or groups", "offsets or clients", "delayOffset.json"):
+    for subject in ("topics, groups or delay settings", "offsets or clients", "delayOffset.json"):
         about = [line for line in lines if line.startswith(f"{subject} could not be written")]
         assert len(about) == 3, subject
         assert "more since the last time" in about[1]

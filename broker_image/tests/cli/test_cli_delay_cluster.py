@@ -45,6 +45,7 @@ def test_commands_ask_both_brokers_and_name_the_one_that_does_not_answer(tmp_pat
             cluster = Cluster(first, second)
             expected = lists_merge_both_brokers(cluster)
             changes_reach_the_broker_that_has_the_message(cluster)
+            settings_are_changed_on_both_brokers(cluster)
             other_cluster_with_a_broker_of_the_same_name_is_not_changed(cluster, tmp_path)
             process.kill()
             process.wait()
@@ -96,6 +97,33 @@ def changes_reach_the_broker_that_has_the_message(cluster: Cluster) -> None:
     assert unknown.code == 1
     assert "no pending message with this name is known" in unknown.err
     assert cluster("show", "Both", "--id", "never").code == 1
+
+
+def settings_are_changed_on_both_brokers(cluster: Cluster) -> None:
+    assert "no topic or account has delay settings" in cluster("settings").out
+    wanted = ("--max-pending-messages", "50", "--max-delay", "30d", "--lateness-objective", "99.5%/5s")
+    for row in cluster.json("set", "--topic", "Both", *wanted):
+        assert row["settings"] == {
+            "maxPendingMessages": 50,
+            "maxDelaySeconds": 30 * 86_400,
+            "latenessObjective": {"withinMs": 5_000, "percent": 99.5},
+        }
+    cluster.json("set", "--topic", "Both", "--max-delay", "none", "--when-topic-is-gone", "deadLetter")
+    rows = cluster.json("settings")
+    assert [(row["broker"], row["topic"], row["pending"]) for row in rows] == [
+        ("broker-a", "Both", 3),
+        ("broker-b", "Both", 3),
+    ]
+    for row in rows:
+        assert sorted(row["settings"]) == ["latenessObjective", "maxPendingMessages", "whenTopicIsGone"]
+    shown = cluster("settings", "--topic", "Both").out
+    assert "99.5%/5s" in shown
+    assert "deadLetter" in shown
+    removed = ("--max-pending-messages", "none", "--when-topic-is-gone", "none", "--lateness-objective", "none")
+    cluster("set", "--topic", "Both", *removed)
+    assert cluster.json("settings") == []
+    assert "no topic" in cluster("set", "--topic", "Unknown", "--max-delay", "1d").err
+    assert "aclEnable=true" in cluster("set", "--account", "web", "--max-pending-bytes", "1").err
 
 
 def other_cluster_with_a_broker_of_the_same_name_is_not_changed(cluster: Cluster, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+from delaymq.api_types.delay_settings import TopicDelaySettings
 from delaymq.api_types.store import Store
 from delaymq.cli.commands.store.remote_source import RemoteSource
 from delaymq.cli.errors import CommandError
@@ -184,8 +185,11 @@ def test_small_files_are_those_needed_by_a_restore(tmp_path: Path) -> None:
             assert "T" in json.loads(told["files"]["config/topics.json"])["topicConfigTable"]
             body = {"overdue": "spread", "overMs": 60_000}
             assert (await ask(server, "POST", "/api/v1/delay/resume", body))[0] == 202
+            server.broker.broker.delay_settings.put_topic("T", TopicDelaySettings(max_delay_seconds=60))
+            server.broker.broker.persist_definitions()
             _, told = await ask(server, "GET", "/api/v1/store/files")
             assert json.loads(told["files"]["delaymq/delivery.json"])["mode"] == "spread"
+            assert json.loads(told["files"]["delaymq/delay_settings.json"])["topics"] == {"T": {"maxDelaySeconds": 60}}
 
     run(scenario)
 

@@ -15,6 +15,10 @@ class Body(msgspec.Struct, rename="camel", kw_only=True, forbid_unknown_fields=T
     """The JSON body of a request."""
 
 
+class FrozenBody(msgspec.Struct, rename="camel", kw_only=True, frozen=True, forbid_unknown_fields=True):
+    """The immutable JSON body of a request, or a part of one, which can be kept."""
+
+
 class Answer(msgspec.Struct, rename="camel", kw_only=True):
     """The JSON body of a response."""
 

@@ -3,6 +3,7 @@
 from typing import Literal
 
 from delaymq.api_types.base import Answer
+from delaymq.api_types.delay_settings import TopicDelaySettings
 
 Kind = Literal["normal", "retry", "deadLetter", "system"]
 
@@ -46,8 +47,11 @@ class QueueRow(Answer):
 
 
 class TopicDetails(TopicRow):
-    """One topic with its queues, and the groups with offsets or members for it."""
+    """One topic with its queues, its delay settings, and the groups with offsets or members for it."""
 
     as_of_ms: int
+    pending_bytes: int | None
+    """Bytes of the records of pending delayed messages; None: not counted yet."""
+    delay_settings: TopicDelaySettings
     queues: list[QueueRow]
     groups: list[str]

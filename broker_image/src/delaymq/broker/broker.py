@@ -85,6 +85,7 @@ class Broker:
         self.groups = parts.groups
         self.offsets = parts.offsets
         self.clients = parts.clients
+        self.delay_settings = parts.delay_settings
         self.delivery = delivery
         self.transactions = transactions
         self.topic_series = parts.topic_series
@@ -238,7 +239,7 @@ class Broker:
         return self.clients.expire(now_ms)
 
     def persist_task(self, now_ms: int) -> PersistTask | None:
-        """Write changed topics and groups now, and return a task that writes offsets and clients.
+        """Write changed topics, groups and delay settings now, and return a task that writes offsets and clients.
 
         Returns None if offsets and clients are unchanged. Call the task's `run` in a thread and `finish` on the
         broker's thread. Only one task may run at a time.
@@ -249,7 +250,7 @@ class Broker:
         return PersistTask(self._tables, writes) if writes else None
 
     def persist_definitions(self) -> OSError | None:
-        """Write topics and groups if they changed. Returns the error if they could not be made durable."""
+        """Write topics, groups and delay settings if they changed. Returns the error if they are not durable."""
         return self._tables.write_definitions()
 
     def forget_offsets(self) -> None:

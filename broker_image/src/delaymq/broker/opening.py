@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from delaymq.broker.broker import Broker
 from delaymq.broker.delivery import Delivery
+from delaymq.broker.delivery.settings.promises import Promises
 from delaymq.broker.delivery.timed.foreign import adopt
 from delaymq.broker.processors import table
 from delaymq.broker.pull.stored_records import StoredRecords
@@ -90,7 +91,7 @@ def assemble(
             # The server closes idle connections long before that.
             max_silence_s=2.5 * config.channel_idle_ms / 1000,
         )
-    tables = Tables(store, parts.topics, parts.groups, parts.offsets, parts.clients, now_ms)
+    tables = Tables(store, parts.topics, parts.groups, parts.offsets, parts.clients, parts.delay_settings, now_ms)
     tables.load(now_ms())
     delivery = Delivery(
         store,
@@ -102,6 +103,7 @@ def assemble(
         # Without a topic config, nobody could consume the dead letters of the delivery.
         on_dead_letter=lambda topic: parts.topics.create_for_group(topic, 1, own=True),
         on_delivered=parts.stats.delivered,
+        promises=Promises(parts.delay_settings, parts.topics.table.__contains__),
     )
     transactions = Transactions(
         store,

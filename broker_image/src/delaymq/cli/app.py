@@ -38,6 +38,8 @@ COMMANDS: Final[Mapping[str, Entry]] = {
             "move": Leaf("delay.change:move"),
             "fire": Leaf("delay.change:fire"),
             "touch": Leaf("delay.change:touch"),
+            "settings": Leaf("delay.settings:settings"),
+            "set": Leaf("delay.settings:set_limits"),
             "pause": Leaf("delay.pause:pause"),
             "resume": Leaf("delay.pause:resume"),
         },

@@ -423,6 +423,13 @@ class IndexModel:
                     raise ModelError(f"group {group} of {topic} has {partitions.totals_of_group(topic, group)}")
                 if partitions.has_group(topic, group) != bool(sizes):
                     raise ModelError(f"group {group} of {topic} is known although no message is pending, or unknown")
+            of_topic = [e.size for e in self._pending.values() if self._names_of[e.identity][0] == topic]
+            if partitions.totals(topic) != (len(of_topic), sum(of_topic)):
+                raise ModelError(f"topic {topic} has {partitions.totals(topic)} instead of {of_topic}")
+        for account in ("", "ann", "ben"):
+            owned = [entry.size for entry in self._pending.values() if self._owners[entry.identity][0] == account]
+            if partitions.of_account(account) != (len(owned), sum(owned)):
+                raise ModelError(f"account {account} has {partitions.of_account(account)} instead of {owned}")
         segments = sorted(entry.record // _SEGMENT_BYTES for entry in self._pending.values())
         holders = self.index.holders
         middle = segments[len(segments) // 2] if segments else 0

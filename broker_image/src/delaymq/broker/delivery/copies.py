@@ -39,6 +39,8 @@ class Fate(Enum):
     """It is later than the producer allowed (DELAY_EXPIRE_MS)."""
     REFUSED = auto()
     """It is overdue, and the delivery policy drops such messages."""
+    TOPIC_GONE = auto()
+    """Its topic has been deleted, and the settings of the topic drop such messages."""
 
 
 class Due(NamedTuple):
@@ -63,18 +65,18 @@ def fate_of_topic(topic: str) -> Fate:
 
 
 def copy_of(
-    record: Record, properties: dict[str, str], *, refused: bool = False, has_own_due: bool = False
+    record: Record, properties: dict[str, str], *, decided: Fate | None = None, has_own_due: bool = False
 ) -> tuple[Fate, NewRecord]:
     """Return the outcome of a due `record`, and the record to append.
 
     `properties` are those of `record`, parsed; the mark is added to them. With `has_own_due`, nothing else is changed.
-    With `refused`, the message is not delivered: the record to append belongs to the topic of marks, and keeps the body
-    as evidence.
+    `decided` is the outcome if it does not depend on the message. Of a dropped message, the record to append belongs to
+    the topic of marks, and keeps the body as evidence.
 
     Body, flags, birth time and host, store host, reconsume times and properties are kept. These include DELAY,
     REAL_TOPIC, REAL_QID and the due time, so that lateness can be computed from the log alone.
     """
-    fate, topic, queue_id = _destination(properties, refused=refused)
+    fate, topic, queue_id = _destination(properties, decided)
     kind = MarkKind.DELIVERED if fate is Fate.DELIVERED else MarkKind.DROPPED
     mark = f"{kind.value}:{record.queue_id}:{record.queue_offset}:{record.physical_offset}"
     # Ingress reserves space for the mark. A foreign record may lack space; its copy is then identified without a mark.
@@ -89,13 +91,13 @@ def copy_of(
 
 
 def timed_copy_of(
-    record: Record, properties: dict[str, str], pending: Pending, now_ms: int, *, refused: bool = False
+    record: Record, properties: dict[str, str], pending: Pending, now_ms: int, *, decided: Fate | None = None
 ) -> tuple[Fate, NewRecord]:
     """Return the outcome of a due timed message, and the record to append, like `copy_of`.
 
     The copy states its mark, which names the due time, and not the due time again; it does not name the account.
     """
-    fate, topic, queue_id = _destination(properties, refused=refused)
+    fate, topic, queue_id = _destination(properties, decided)
     kind = TimedMarkKind.DELIVERED if fate is Fate.DELIVERED else TimedMarkKind.DROPPED
     is_changed = names.MARK in properties or names.ACCOUNT in properties
     properties.pop(names.MARK, None)
@@ -155,13 +157,13 @@ def _timed_mark(pending: Pending, kind: TimedMarkKind, now_ms: int) -> Statement
     return end_of(kind, now_ms, pending.identity, pending.record, pending.due_ms)
 
 
-def _destination(properties: dict[str, str], *, refused: bool) -> tuple[Fate, str, int]:
+def _destination(properties: dict[str, str], decided: Fate | None) -> tuple[Fate, str, int]:
     """Return the outcome of a message, and topic and queue of the record to append."""
     topic = properties.get(names.REAL_TOPIC, "")
     queue_id = real_queue_id(properties)
     fate = fate_of_topic(topic) if queue_id >= 0 else Fate.DEAD
-    if refused:
-        fate = Fate.REFUSED
+    if decided is not None:
+        fate = decided
     if fate is Fate.DEAD:
         return fate, names.SCHEDULE_DLQ_TOPIC, 0
     return (fate, topic, queue_id) if fate is Fate.DELIVERED else (fate, names.MARKS_TOPIC, 0)

@@ -32,6 +32,9 @@ from delaymq.broker.delivery.reader import DeliveryStore, ScheduleReader
 from delaymq.broker.delivery.recovery import Replay, is_settled_by, start_positions, state_of
 from delaymq.broker.delivery.repeating.open_runs import OpenRuns
 from delaymq.broker.delivery.repeating.runs import Repeating
+from delaymq.broker.delivery.settings.limits import DelayLimits
+from delaymq.broker.delivery.settings.promises import Promises
+from delaymq.broker.delivery.settings.table import DelaySettingsTable
 from delaymq.broker.delivery.settlement import claim_of
 from delaymq.broker.delivery.status import LatenessHistogram, status_of
 from delaymq.broker.delivery.timed.carrying import Carrier
@@ -76,6 +79,7 @@ class Delivery:
         topic_label: Callable[[str], str] = lambda topic: "",
         on_dead_letter: Callable[[str], object] | None = None,
         on_delivered: Callable[[str, int, int, int], None] | None = None,
+        promises: Promises | None = None,
     ) -> None:
         """Take over the schedule of an open store, and decide the cases that `replay` left open.
 
@@ -87,8 +91,7 @@ class Delivery:
         self.levels = levels
         self.counters = replay.counters
         self.on_wakeup_earlier: Callable[[], None] | None = None
-        """Called when a new message is due earlier than `next_wakeup_ms` last returned. It must only record the
-        event."""
+        """Called when a new message is due before the last result of `next_wakeup_ms`. It must only record this."""
         self.on_dead_letter = on_dead_letter
         self.topic_lateness = TopicLateness(topic_label)
         """Lateness of messages by real topic."""
@@ -104,22 +107,15 @@ class Delivery:
         """Pending messages: timed ones, and those of the delay levels."""
         self._saving: Capture | None = None
         self._merge_at_ms = 0
-        self._hand_over = HandOver(
-            store,
-            self._reader,
-            self._queues,
-            self.timeline,
-            self.counters,
-            now_ms,
-            backoff or Backoff(),
-            self.topic_lateness,
-            on_dead_letter,
-            on_delivered,
-        )
+        self.promises = promises or Promises(DelaySettingsTable(), lambda topic: True)
+        """Lateness objectives, and the treatment of messages whose topic was deleted."""
+        self._hand_over = self._make_hand_over(backoff or Backoff(), on_delivered)
         self.lookup = Lookup(store, self._reader, self.timeline, self.is_settled)
         """Finds messages by unique id and DELAY_KEY."""
         self._complete_ingress()
         self._repeating = self._hand_over.repeating = self._make_repeating(replay)
+        self.limits = DelayLimits(self.promises.settings, self.timeline, self.ingress, self.counters, now_ms)
+        """Limits of topics and accounts."""
         self.changes = self._make_changes()
         """Changes pending messages on request."""
         self.group_changes = self._make_group_changes()
@@ -143,6 +139,21 @@ class Delivery:
         open_runs = OpenRuns(replay.timed.open_runs, self._store.record_at, self.lookup)
         return Repeating(self.lookup, self.timeline, self.counters, open_runs)
 
+    def _make_hand_over(self, backoff: Backoff, on_delivered: Callable[[str, int, int, int], None] | None) -> HandOver:
+        return HandOver(
+            self._store,
+            self._reader,
+            self._queues,
+            self.timeline,
+            self.counters,
+            self._now_ms,
+            backoff,
+            self.topic_lateness,
+            self.promises,
+            self.on_dead_letter,
+            on_delivered,
+        )
+
     def _make_changes(self) -> Changes:
         return Changes(
             self._store,
@@ -153,6 +164,7 @@ class Delivery:
             self._now_ms,
             forget=self._hand_over.forget,
             announce=self._announce,
+            check_delay=self.limits.check_delay,
         )
 
     def _make_group_changes(self) -> GroupChanges:

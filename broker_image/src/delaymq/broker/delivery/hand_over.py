@@ -20,6 +20,7 @@ from delaymq.broker.delivery.plain_copies import plain_copy
 from delaymq.broker.delivery.queue_state import QueueState
 from delaymq.broker.delivery.reader import DeliveryStore, ScheduleReader
 from delaymq.broker.delivery.repeating.runs import Repeating
+from delaymq.broker.delivery.settings.promises import Promises
 from delaymq.broker.delivery.status import DeliveryCounters, LatenessHistogram
 from delaymq.broker.delivery.tally import Tally
 from delaymq.broker.delivery.timed.replay import is_schedule
@@ -77,6 +78,7 @@ class HandOver:
         now_ms: Callable[[], int],
         backoff: Backoff,
         topic_lateness: TopicLateness,
+        promises: Promises,
         on_dead_letter: Callable[[str], object] | None,
         on_delivered: Callable[[str, int, int, int], None] | None,
     ) -> None:
@@ -99,6 +101,7 @@ class HandOver:
         """Decides about repeating messages."""
         self._timeline = timeline
         self._topic_lateness = topic_lateness
+        self._promises = promises
         self._delivered: list[int] = []
         """Identities of the messages that the current run has delivered."""
         self._settled: defaultdict[int, list[int]] = defaultdict(list)
@@ -203,6 +206,7 @@ class HandOver:
         for topic, level, lateness_ms, messages, size in self._tally.take():
             queue_id = queue_of_level(level)
             self.lateness[queue_id].add(lateness_ms, messages)
+            self._promises.count(topic, lateness_ms, messages)
             self._topic_lateness.add(topic, lateness_ms, messages)
             delivered[topic] = delivered.get(topic, 0) + messages
             if self._on_delivered is not None:
@@ -225,7 +229,7 @@ class HandOver:
         copies: list[NewRecord] = []
         taken, key_of, read = self._timeline.taken, self._timeline.partitions.key, self._store.read_bytes
         has_pauses, hold_if_paused = self._timeline.queues.has_pauses, self._timeline.holding.hold_if_paused
-        partition, topic, level, settled = -1, "", 0, None
+        partition, topic, level, settled, is_plain = -1, "", 0, None, False
         for position, entry in enumerate(batch):
             pending = taken(entry[2])
             if pending is None:
@@ -237,7 +241,8 @@ class HandOver:
                     topic, _, level = key_of(pending.partition)
                     settled = self._queues[queue_of_level(level)].settled if level else None
                     partition = pending.partition
-                data = read(pending.record, pending.size) if self.drop_up_to_ms is None else b""
+                    is_plain = self.drop_up_to_ms is None and self._promises.fate_of_gone(topic) is None
+                data = read(pending.record, pending.size) if is_plain else b""
                 plain = plain_copy(data, pending, topic, level, now_ms)
             except Exception:
                 plain = None  # the long path fails in the same way, and reports it
@@ -325,8 +330,8 @@ class HandOver:
             # A client copied it from another record. In the copy, it would be taken for the due time of this record.
             properties.pop(names.DUE, None)
         due_ms = pending.due_ms if own_due_ms is None else own_due_ms
-        refused = self._is_refused(due_ms)
-        fate, copy = copy_of(record, properties, refused=refused, has_own_due=own_due_ms is not None)
+        decided = self._decided(properties, due_ms)
+        fate, copy = copy_of(record, properties, decided=decided, has_own_due=own_due_ms is not None)
         return Due(record, fate, copy, due_ms, own_due_ms is None)
 
     def _due_timed(self, entry: Entry, pending: Pending, now_ms: int) -> Due | None:
@@ -347,8 +352,8 @@ class HandOver:
         expire_ms = expiry_ms(properties)
         if expire_ms is not None and now_ms - pending.due_ms > expire_ms:
             return Due(record, Fate.EXPIRED, mark_of_expired(record, pending, now_ms), pending.due_ms, False)
-        refused = self._is_refused(pending.due_ms)
-        fate, copy = timed_copy_of(record, properties, pending, now_ms, refused=refused)
+        decided = self._decided(properties, pending.due_ms)
+        fate, copy = timed_copy_of(record, properties, pending, now_ms, decided=decided)
         return Due(record, fate, copy, pending.due_ms, False)
 
     def _repeat(self, record: Record, pending: Pending, now_ms: int) -> None:
@@ -372,8 +377,11 @@ class HandOver:
         """
         return pending.record + pending.size > self._store.flushed_offset
 
-    def _is_refused(self, due_ms: int) -> bool:
-        return self.drop_up_to_ms is not None and due_ms <= self.drop_up_to_ms
+    def _decided(self, properties: dict[str, str], due_ms: int) -> Fate | None:
+        """Return the outcome of a message if it depends only on settings; None if the message decides."""
+        if self.drop_up_to_ms is not None and due_ms <= self.drop_up_to_ms:
+            return Fate.REFUSED
+        return self._promises.fate_of_gone(properties.get(names.REAL_TOPIC, ""))
 
     def _give_up_unreadable(self, pending: Pending, level: int, now_ms: int) -> None:
         queue_id, place = queue_of_level(level), pending.record
@@ -474,7 +482,13 @@ class HandOver:
 
     def _count(self, fate: Fate, record: Record, copy: NewRecord) -> None:
         counters = self._counters
-        if fate is Fate.DEAD:
+        topic = record.properties.get(names.REAL_TOPIC, "") if fate in (Fate.DEAD, Fate.TOPIC_GONE) else ""
+        if topic and self._promises.fate_of_gone(topic) is fate:
+            treatment = self._promises.settings.of_topic(topic).when_topic_is_gone
+            counters.topic_gone[treatment] = counters.topic_gone.get(treatment, 0) + 1
+            text = "a delayed message (physical offset %d) is not delivered because its topic %s was deleted: %s"
+            self._throttled.warning(text, record.physical_offset, topic, treatment, topic=topic)
+        elif fate is Fate.DEAD:
             counters.dead += 1
             self._throttled.warning(
                 "a delayed message (physical offset %d) names no valid topic for its delivery and was moved to topic"

@@ -41,6 +41,10 @@ class DeliveryCounters:
     skipped: int = 0
     """Runs of repeating messages that were not delivered because they were missed or late; of those that one decision
     skips, up to 100 are counted."""
+    limited: dict[str, int] = field(default_factory=dict)
+    """Messages that were rejected because of a limit of their topic or account, by limit."""
+    topic_gone: dict[str, int] = field(default_factory=dict)
+    """Messages whose topic had been deleted when they were due, and that were not delivered, by treatment."""
     changed: dict[str, int] = field(default_factory=dict)
     """Changes of pending messages on request, by kind of the mark."""
     corrupt: int = 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
+from delaymq.api_types.delay_settings import TopicDelaySettings
 from delaymq.blocking_steps import BlockingSteps
 from delaymq.broker.admin.config_export import exported_settings
 from delaymq.broker.admin.runtime_info import runtime_info
@@ -63,7 +64,7 @@ def update_and_create_topic(broker: Broker, session: Session, command: Command) 
 def delete_topic(broker: Broker, session: Session, command: Command) -> Response:
     """Handle DELETE_TOPIC_IN_BROKER (215): delete a topic and its queues.
 
-    Its messages stay in the commit log until they expire.
+    Its messages stay in the commit log until they expire. Its delay settings stay while messages for it are pending.
     """
     topic = DeleteTopicRequestHeader.from_fields(command.fields).topic
     if not topic or topic.isspace():
@@ -77,6 +78,9 @@ def delete_topic(broker: Broker, session: Session, command: Command) -> Response
     broker.topics.remove(topic)
     broker.store.delete_topic(topic)
     broker.forget_counts(topic)
+    if broker.delivery.pending_of_topic(topic) == 0:
+        # Otherwise, they decide what happens to the pending messages.
+        broker.delay_settings.put_topic(topic, TopicDelaySettings())
     _write_through(broker)
     return Response()
 

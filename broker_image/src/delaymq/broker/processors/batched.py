@@ -7,8 +7,9 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
 from delaymq.broker.delivery.delay_rewrite import strip_own
+from delaymq.broker.delivery.settings.limits import NOTHING
 from delaymq.broker.requests.errors import message_illegal, store_refusal, topic_missing
-from delaymq.broker.sending.admission import admit_batched, check_copies
+from delaymq.broker.sending.admission import admit_batched, check_copies, check_limits
 from delaymq.broker.statistics.put_times import SLOW_S
 from delaymq.message import names
 from delaymq.message.errors import IllegalMessageError
@@ -59,6 +60,10 @@ class Batch:
         self._shared[names.CLUSTER] = broker.cluster_name
         self._ids: list[str] = []
         self._first_offset = 0
+        self._delayed = NOTHING
+        """Delayed messages of the batch that have been checked against the limits of their topic and account."""
+        self._is_checked = False
+        """Whether all messages of the batch have been checked."""
         self.end = 0
         """Physical offset of the end of the stored part of the batch."""
 
@@ -82,6 +87,8 @@ class Batch:
             )  # fmt: skip
             record = _new(NewRecord, fields)  # faster than NewRecord(…)
             if statement is not None:
+                if not self._is_checked:
+                    self._delayed = check_limits(broker, record, self.topic, account, self._delayed)
                 check_copies(broker, record, self.topic)
             records.append(record)
         return records
@@ -132,6 +139,7 @@ class Batch:
                 raise message_illegal(f"the batch has more than {most} messages: send smaller batches")
             room += self.check(messages)
             yield
+        self._is_checked = True
         at = 0
         while at < len(body):
             messages, at = read_batch(body, at, BATCHED_AT_ONCE)

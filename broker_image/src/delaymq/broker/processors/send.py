@@ -21,7 +21,7 @@ from delaymq.broker.requests.errors import (
     unavailable,
 )
 from delaymq.broker.requests.results import Deferred, TimeSliced
-from delaymq.broker.sending.admission import ActionRequestedError, admit, check_copies
+from delaymq.broker.sending.admission import ActionRequestedError, admit, check_copies, check_limits
 from delaymq.broker.statistics.put_times import SLOW_S
 from delaymq.broker.topics import WRITE
 from delaymq.message import names
@@ -81,9 +81,10 @@ def send_one(
     sys_flag = header.sys_flag
     if config.topic_filter_type == "MULTI_TAG":
         sys_flag |= MULTI_TAGS
+    account = account_of(broker, command)
     try:
         stored_topic, stored_queue_id, properties, waits, statement = admit(
-            broker, topic, queue_id, header.properties or "", dead_letter, account_of(broker, command)
+            broker, topic, queue_id, header.properties or "", dead_letter, account
         )
     except ActionRequestedError as action:
         return change_by_message(broker, session, command, topic, action.properties)
@@ -98,6 +99,8 @@ def send_one(
         session.remote_host, broker.store_host, reconsume_times, 0, False, statement, None, None, False,
     )  # fmt: skip
     record = _new(NewRecord, fields)  # faster than NewRecord(…)
+    if stored_topic is not topic and not is_retry:
+        check_limits(broker, record, topic, account)
     began = perf_counter()
     try:
         if stored_topic is not topic:

@@ -11,6 +11,7 @@ from delaymq.broker.delivery.delay_rewrite import (
     requested_level,
     strip_own,
 )
+from delaymq.broker.delivery.settings.limits import NOTHING
 from delaymq.broker.delivery.timed.requests import OF_EARLIER_TIMERS, drop_earlier_timer
 from delaymq.broker.requests.errors import message_illegal, store_refusal
 from delaymq.broker.transactions.records import CHECK_ROOM_BYTES, delay_room_bytes
@@ -25,6 +26,7 @@ from delaymq.store.errors import StoreError
 if TYPE_CHECKING:
     from delaymq.broker.delivery import Delivery
     from delaymq.broker.transactions import Transactions
+    from delaymq.schedule.timeline.partitions import Totals
     from delaymq.store.model import NewRecord
 
 _SURELY_FITS_CHARACTERS: Final = 7_000
@@ -196,6 +198,18 @@ def check_copies(broker: Admission, record: NewRecord, topic: str) -> None:
         added = CHECK_ROOM_BYTES + delay_room_bytes(record.properties)
         topics = names.SCHEDULE_TOPIC, names.TRANS_CHECK_MAX_TOPIC
         broker.delivery.ingress.check_copies(record, topic, added_bytes=added, topics=topics)
+
+
+def check_limits(broker: Admission, record: NewRecord, topic: str, account: str, before: Totals = NOTHING) -> Totals:
+    """Raise RequestError 13 if `record`, a delayed or half message for `topic`, exceeds a limit of pending messages.
+
+    `before` are the preceding messages of its batch; the return value includes this one. Consumers' retries and commits
+    must not be checked, because they must not be lost.
+    """
+    try:
+        return broker.delivery.limits.check(record, topic, account, before)
+    except IllegalMessageError as error:
+        raise message_illegal(str(error)) from error
 
 
 def admit_batched(

@@ -8,6 +8,8 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from delaymq.broker import topics
+from delaymq.broker.delivery.settings import table as delay_settings
+from delaymq.broker.delivery.settings.table import DelaySettingsTable
 from delaymq.broker.groups import client_snapshot
 from delaymq.broker.groups import consumer_offsets as offsets
 from delaymq.broker.groups import subscription_groups as groups
@@ -28,7 +30,7 @@ T = TypeVar("T")
 
 
 class Tables:
-    """Loader and writer of topics, groups, consumer offsets and remembered clients of one store."""
+    """Loader and writer of the tables of one store: topics, groups, offsets, delay settings, remembered clients."""
 
     def __init__(
         self,
@@ -37,6 +39,7 @@ class Tables:
         groups: Groups,
         offsets: OffsetTable,
         clients: ClientRegistry,
+        delay_settings: DelaySettingsTable,
         now_ms: Callable[[], int],
     ) -> None:
         self.throttled = ThrottledLogger(_logger, now_ms)
@@ -45,6 +48,7 @@ class Tables:
         self._groups = groups
         self._offsets = offsets
         self._clients = clients
+        self._delay_settings = delay_settings
 
     def load(self, now_ms: int) -> None:
         """Load all files.
@@ -60,6 +64,9 @@ class Tables:
         if stored_groups is not None:
             self._groups.restore(stored_groups)
         self._load_offsets()
+        stored_settings = store.own_files.load(delay_settings.FILE_NAME, DelaySettingsTable.parse)
+        if stored_settings is not None:
+            self._delay_settings.restore(stored_settings)
         stored_clients = store.own_files.load(
             client_snapshot.FILE_NAME, RememberedClients.parse, max_bytes=client_snapshot.MAX_FILE_BYTES
         )
@@ -97,7 +104,10 @@ class Tables:
         self._store.config_files.save(offsets.FILE_NAME, data, max_bytes=offsets.MAX_FILE_BYTES)
 
     def write_definitions(self) -> OSError | None:
-        """Write topics and groups if they changed. Nothing else writes them, so no older state can follow."""
+        """Write topics, groups and delay settings if they changed.
+
+        Nothing else writes them, so no older state can follow.
+        """
         save = self._store.config_files.save
         try:
             if self._topics.dirty:
@@ -106,8 +116,13 @@ class Tables:
             if self._groups.dirty:
                 save(groups.FILE_NAME, self._groups.encode())
                 self._groups.dirty = False
+            if self._delay_settings.dirty:
+                self._store.own_files.save(delay_settings.FILE_NAME, self._delay_settings.encode())
+                self._delay_settings.dirty = False
         except OSError as error:
-            self.throttled.error("topics or groups could not be written (the broker retries): %s", error)
+            self.throttled.error(
+                "topics, groups or delay settings could not be written (the broker retries): %s", error
+            )
             return error
         return None
 

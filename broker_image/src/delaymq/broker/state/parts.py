@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from delaymq.broker.delivery.recovery import Replay
+from delaymq.broker.delivery.settings.table import DelaySettingsTable
 from delaymq.broker.groups.client_registry import ClientRegistry
 from delaymq.broker.groups.consumer_offsets import OffsetTable
 from delaymq.broker.groups.subscription_groups import Groups
@@ -36,6 +37,7 @@ class Parts:
         self.topics = Topics(config, config.levels.max_level, now_ms)
         self.groups = Groups(config, now_ms)
         self.offsets = OffsetTable()
+        self.delay_settings = DelaySettingsTable()
         self.clients = ClientRegistry(self.groups.may_notify)
         self.topic_series = LabelLimiter(config.metrics_max_topics)
         self.replay = Replay()

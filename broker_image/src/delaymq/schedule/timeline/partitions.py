@@ -60,12 +60,17 @@ class Partitions:
         """Owners by topic and group."""
         self._next_owner = NO_OWNER
         self.owner_number("")
-        self._counts: dict[tuple[int, int], tuple[list[int], list[int], list[int]]] = {}
-        """Messages and bytes by partition and owner, without zeroes, next to those of the partition and its level."""
+        self._counts: dict[tuple[int, int], tuple[list[int], ...]] = {}
+        """Messages and bytes by partition and owner, without zeroes, each followed by the sums that include them: those
+        of the partition, its delay level, its topic, and the account."""
         self._of_partition: dict[int, list[int]] = {}
         """Messages and bytes by partition, without zeroes."""
         self._of_levels: dict[int, list[int]] = {}
         """Messages and bytes by delay level."""
+        self._of_topics: dict[str, list[int]] = {}
+        """Messages and bytes by topic, including zeroes."""
+        self._of_accounts: dict[str, list[int]] = {}
+        """Messages and bytes by account, including zeroes."""
         self._next = 0
         self.messages = 0
         """Number of pending messages."""
@@ -213,32 +218,37 @@ class Partitions:
         """Add a number of messages, possibly negative, and the bytes of their records."""
         found = self._counts.get((partition, owner))
         if found is None:
-            of_level = self._of_levels.setdefault(self._keys[partition].level, [0, 0])
-            found = [0, 0], self._of_partition.setdefault(partition, [0, 0]), of_level
-            self._counts[partition, owner] = found
-        own, of_partition, of_level = found
-        own[0] += messages
-        own[1] += record_bytes
-        of_partition[0] += messages
-        of_partition[1] += record_bytes
-        of_level[0] += messages
-        of_level[1] += record_bytes
+            topic, _, level = self._keys[partition]
+            found = self._counts[partition, owner] = (
+                [0, 0],
+                self._of_partition.setdefault(partition, [0, 0]),
+                self._of_levels.setdefault(level, [0, 0]),
+                self._of_topics.setdefault(topic, [0, 0]),
+                self._of_accounts.setdefault(self._owner_keys[owner].account, [0, 0]),
+            )
+        for counts in found:
+            counts[0] += messages
+            counts[1] += record_bytes
         self.messages += messages
         self.bytes += record_bytes
-        if not own[0]:
+        if not found[0][0]:
             self._uncounted(partition, owner)
 
     def remove(self, entries: Iterable[Pending]) -> None:
         """Count messages as not pending any more."""
         table = self._counts
         for _, _, _, size, owner, partition in entries:
-            own, of_partition, of_level = table[partition, owner]
+            own, of_partition, of_level, of_topic, of_account = table[partition, owner]
             own[0] -= 1
             own[1] -= size
             of_partition[0] -= 1
             of_partition[1] -= size
             of_level[0] -= 1
             of_level[1] -= size
+            of_topic[0] -= 1
+            of_topic[1] -= size
+            of_account[0] -= 1
+            of_account[1] -= size
             self.messages -= 1
             self.bytes -= size
             if not own[0]:
@@ -250,8 +260,11 @@ class Partitions:
 
     def totals(self, topic: str) -> Totals:
         """Return the pending messages of a topic."""
-        each = [self.of_partition(partition) for partition in self._of_topic.get(topic, ())]
-        return Totals(sum(totals.messages for totals in each), sum(totals.bytes for totals in each))
+        return Totals(*self._of_topics.get(topic, (0, 0)))
+
+    def of_account(self, account: str) -> Totals:
+        """Return the pending timed messages of an account. Those with a delay level have none."""
+        return Totals(*self._of_accounts.get(account, (0, 0)))
 
     def of_level(self, level: int) -> Totals:
         """Return the pending messages of a delay level; level 0 stands for the timed messages."""
@@ -259,16 +272,11 @@ class Partitions:
 
     def topics(self) -> dict[str, Totals]:
         """Return the pending messages by topic, for topics that have any."""
-        found: dict[str, Totals] = {}
-        for partition, (messages, record_bytes) in self._of_partition.items():
-            topic = self._keys[partition].topic
-            known = found.get(topic, Totals(0, 0))
-            found[topic] = Totals(known.messages + messages, known.bytes + record_bytes)
-        return found
+        return {topic: Totals(*counts) for topic, counts in self._of_topics.items() if counts[0]}
 
     def classes(self) -> Iterator[tuple[PartitionKey, Owner, Totals]]:
         """Yield the names of partition and owner, and the pending messages, of each class that has any."""
-        for (partition, owner), (counts, _, _) in self._counts.items():
+        for (partition, owner), (counts, *_) in self._counts.items():
             yield self._keys[partition], self._owner_keys[owner], Totals(*counts)
 
     def drop_unused(self, used: Iterable[int]) -> None:
@@ -281,6 +289,7 @@ class Partitions:
             numbers.remove(number)
             if not numbers:
                 del self._of_topic[key.topic]
+                self._of_topics.pop(key.topic, None)
 
     # State.
 
@@ -290,7 +299,7 @@ class Partitions:
             "partitions": [[number, *key] for number, key in self._keys.items()],
             "owners": [[number, *owner] for number, owner in self._owner_keys.items()],
             "nextOwner": self._next_owner,
-            "counts": [[*key, *counts] for key, (counts, _, _) in self._counts.items()],
+            "counts": [[*key, *counts] for key, (counts, *_) in self._counts.items()],
             "next": self._next,
         }
 

@@ -17,6 +17,13 @@ from delaymq.api_types.config import LogLevel, LogLevelBody, Settings
 from delaymq.api_types.dead_letters import ResendBody, Resends
 from delaymq.api_types.delay import Delay, DeliveryState, Resume
 from delaymq.api_types.delay_changes import Change, DescribedChangeBody
+from delaymq.api_types.delay_settings import (
+    AccountDelays,
+    AccountDelaySettings,
+    DelaySettings,
+    TopicDelays,
+    TopicDelaySettings,
+)
 from delaymq.api_types.groups import GroupDetails, Groups
 from delaymq.api_types.messages import MessageDetails, Messages
 from delaymq.api_types.pending import Pending, PendingMessages
@@ -24,7 +31,7 @@ from delaymq.api_types.sends import DescribedSendBody, Sent
 from delaymq.api_types.store import Files, PinBody, PinHeld, PinReleased, Positions, Starts, Store
 from delaymq.api_types.topics import TopicDetails, Topics
 from delaymq.api_types.totals import Totals
-from delaymq.server.api import cluster, config, groups, log_level, openapi, topics, totals
+from delaymq.server.api import cluster, config, delay_settings, groups, log_level, openapi, topics, totals
 from delaymq.server.api.broker import BrokerHttp
 from delaymq.server.api.delay import DelayHttp
 from delaymq.server.api.delay_changes import DelayChangesHttp
@@ -127,6 +134,36 @@ ROUTES: Final[tuple[Route, ...]] = (
         *(DelayChangesHttp.change, Change),
         body=DescribedChangeBody,
         refusals=(404, 409),
+    ),
+    get(
+        *("/api/v1/delay/settings", "Delay settings of topics and accounts"),
+        *(delay_settings.delay_settings, DelaySettings),
+        query=delay_settings.DelaySettingsQuery,
+    ),
+    get(
+        *("/api/v1/delay/settings/topics/{topic}", "Delay settings of a topic"),
+        *(delay_settings.topic_settings, TopicDelays),
+        query=delay_settings.TopicQuery,
+        refusals=(404,),
+    ),
+    put(
+        *("/api/v1/delay/settings/topics/{topic}", "Replace the delay settings of a topic"),
+        *(delay_settings.set_topic_settings, TopicDelays),
+        query=delay_settings.TopicQuery,
+        body=TopicDelaySettings,
+        refusals=(404, 409),
+    ),
+    get(
+        *("/api/v1/delay/settings/accounts/{account}", "Delay settings of an account"),
+        *(delay_settings.account_settings, AccountDelays),
+        query=delay_settings.AccountQuery,
+    ),
+    put(
+        *("/api/v1/delay/settings/accounts/{account}", "Replace the delay settings of an account"),
+        *(delay_settings.set_account_settings, AccountDelays),
+        query=delay_settings.AccountQuery,
+        body=AccountDelaySettings,
+        refusals=(409,),
     ),
     post(
         *("/api/v1/delay/pause", "Pause deliveries until they are resumed", DelayHttp.pause, DeliveryState),

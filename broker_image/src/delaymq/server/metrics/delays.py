@@ -40,6 +40,10 @@ def families(gathered: Gathered) -> Iterator[Metric]:
     yield counters(
         "delaymq_delay_corrected", "Delay positions corrected from the log.", "reason", dict(counted.corrected)
     )
+    limited = "Messages rejected because of a limit of their topic or account."
+    yield counters("delaymq_delay_limited", limited, "limit", dict(counted.limited))
+    gone = "Due messages that were not delivered because their topic had been deleted."
+    yield counters("delaymq_delay_topic_gone", gone, "treatment", dict(counted.topic_gone))
     yield counters("delaymq_delay_changed", "Pending messages changed on request.", "kind", dict(counted.changed))
     pending = {str(level): float(count) for level, count in delivery.pending().items()}
     pending[_TIMED] = float(gathered.timed_pending)

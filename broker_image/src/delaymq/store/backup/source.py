@@ -30,6 +30,7 @@ SMALL_FILES: Final = (
     "config/consumerOffset.json",
     "config/delayOffset.json",
     "config/consumerFilter.json",
+    "delaymq/delay_settings.json",
     "delaymq/deleted_topics.json",
     "delaymq/delivery.json",
 )

@@ -78,11 +78,12 @@ class Changes:
         *,
         forget: Callable[[int], None],
         announce: Callable[[int], None],
+        check_delay: Callable[[str, int], None],
     ) -> None:
         """`queues` are those of the schedule topic.
 
         `forget` is called with the identity of a message that waited for another attempt to deliver it, and `announce`
-        with new due times.
+        with new due times. `check_delay` raises IllegalMessageError if a topic does not allow a delay in ms.
         """
         self.settings = settings
         self._store = store
@@ -92,6 +93,7 @@ class Changes:
         self._now_ms = now_ms
         self._forget = forget
         self._announce = announce
+        self._check_delay = check_delay
         self._throttled = ThrottledLogger(logging.getLogger(__name__), now_ms)
 
     def cancel(self, found: Found, requester: Requester) -> Changed:
@@ -104,6 +106,7 @@ class Changes:
         request.check(now_ms, self.settings.timer_max_delay_sec * 1_000)
         if is_schedule(found.record.properties, found.record.physical_offset):
             check_move(found.record.properties, request.due_ms(now_ms))
+        self._check_delay(found.record.properties.get(names.REAL_TOPIC, ""), request.due_ms(now_ms) - now_ms)
         return self._reschedule(found, TimedMarkKind.MOVED, max(request.due_ms(now_ms), now_ms), levels, requester)
 
     def fire(self, found: Found, levels: DelayLevels, requester: Requester) -> Changed:

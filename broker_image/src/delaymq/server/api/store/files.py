@@ -10,6 +10,7 @@ from delaymq.broker import topics
 from delaymq.broker.delivery.control import FILE_NAME as POLICY_FILE
 from delaymq.broker.delivery.control import encode_policy
 from delaymq.broker.delivery.offsets import FILE_NAME as DELAY_OFFSETS
+from delaymq.broker.delivery.settings.table import FILE_NAME as DELAY_SETTINGS
 from delaymq.broker.groups import subscription_groups
 from delaymq.protocol.bodies import DelayOffsets
 from delaymq.store.disk.config_files import CONSUMER_OFFSETS, UNREADABLE_OFFSETS
@@ -49,6 +50,8 @@ def small_files(broker: "Broker") -> Iterator[tuple[str, str]]:
     yield CONSUMER_OFFSETS, table.decode()
     yield f"config/{DELAY_OFFSETS}", DelayOffsets(broker.delivery.delay_offsets()).encode().decode()
     yield f"delaymq/{DELETED_TOPICS}", json.dumps(dict(store.deleted_topics))
+    if broker.delay_settings.topics or broker.delay_settings.accounts:
+        yield f"delaymq/{DELAY_SETTINGS}", broker.delay_settings.encode().decode()
     if (policy := broker.delivery.control.policy) is not None:
         yield f"delaymq/{POLICY_FILE}", encode_policy(policy).decode()
     consumer_filter = Path(store.path, "config", CONSUMER_FILTER)

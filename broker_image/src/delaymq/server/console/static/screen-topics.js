@@ -2,7 +2,7 @@
 
 import { get } from "./api.js";
 import { h } from "./dom.js";
-import { bytes, count, counted, time } from "./format.js";
+import { bytes, count, counted, duration, time } from "./format.js";
 import { Pages, PAGE_ROWS } from "./paging.js";
 import { badge, choice, empty, facts, groupLink, heading, link, loading, place, searchField, section, table, topicLink } from "./parts.js";
 
@@ -24,6 +24,7 @@ const COLUMNS = [
   { title: "Permission", wide: true },
   { title: "Last stored", wide: true },
 ];
+const WHEN_GONE = { recreate: null, deadLetter: "due messages become dead letters", drop: "due messages are dropped" };
 const PERMISSIONS = { rw: "read, write", r: "read only", w: "write only", "": "none" };
 
 /** #/topics */
@@ -88,7 +89,9 @@ export function topicScreen(view, { name }) {
       facts([
         ["Messages", count(topic.messages)],
         ["Stored since startup", count(topic.stored)],
-        ["Delayed, pending", topic.pending === null ? "not counted yet" : count(topic.pending)],
+        ["Delayed, pending", pending(topic.pending, topic.delaySettings.maxPendingMessages, count)],
+        ["Delayed, pending bytes", pending(topic.pendingBytes, topic.delaySettings.maxPendingBytes, bytes)],
+        ...promises(topic.delaySettings),
         ["Delayed, delivered since startup", count(topic.delivered)],
         ["Last stored", time(topic.lastStoredMs)],
         ["Permission", PERMISSIONS[topic.permission] ?? topic.permission],
@@ -98,6 +101,21 @@ export function topicScreen(view, { name }) {
       section("Queues", { beside: h("span", { class: "quiet" }, counted(topic.queues.length, "queue")) }, queues(topic)),
     );
   });
+}
+
+function pending(value, limit, shown) {
+  if (value === null) return "not counted yet";
+  return typeof limit === "number" ? `${shown(value)} of at most ${shown(limit)}` : shown(value);
+}
+
+/** The delay settings that the topic has. */
+function promises(settings) {
+  const { maxDelaySeconds, whenTopicIsGone, latenessObjective } = settings;
+  return [
+    ["Longest delay", typeof maxDelaySeconds === "number" ? duration(maxDelaySeconds * 1_000) : null],
+    ["If the topic is deleted", WHEN_GONE[whenTopicIsGone] ?? whenTopicIsGone ?? null],
+    ["Lateness objective", latenessObjective ? `${latenessObjective.percent} % within ${duration(latenessObjective.withinMs)}` : null],
+  ];
 }
 
 function links(topic) {

@@ -1,0 +1,80 @@
+"""Types of /api/v1/delay/settings: limits, promises and other settings of delayed messages by topic and account."""
+
+from typing import Annotated, Final, Literal
+
+import msgspec
+
+from delaymq.api_types.base import Answer, FrozenBody
+
+MAX_NUMBER: Final = (1 << 53) - 1
+"""Largest whole number that every JSON reader represents exactly."""
+MAX_DELAY_S: Final = 315_360_000
+"""Ten years: maximum of timerMaxDelaySec."""
+
+Limit = Annotated[int, msgspec.Meta(ge=0, le=MAX_NUMBER)]
+WhenTopicIsGone = Literal["recreate", "deadLetter", "drop"]
+
+
+class LatenessObjective(FrozenBody, frozen=True):
+    """Service level objective of the lateness of deliveries."""
+
+    within_ms: Annotated[int, msgspec.Meta(ge=1, le=MAX_NUMBER)]
+    """Lateness in ms that a message should not exceed."""
+    percent: Annotated[float, msgspec.Meta(gt=0, lt=100)]
+    """Share of the messages for which this should hold, in percent."""
+
+
+class TopicDelaySettings(FrozenBody, frozen=True, omit_defaults=True):
+    """Settings of one topic. A member that is null or absent has no effect."""
+
+    max_delay_seconds: Annotated[int, msgspec.Meta(ge=1, le=MAX_DELAY_S)] | None = None
+    """Longest delay of a message, in s."""
+    max_pending_messages: Limit | None = None
+    """Maximum number of pending messages, timed and with a delay level. 0: the topic accepts no delayed messages."""
+    max_pending_bytes: Limit | None = None
+    """Maximum bytes of the records of pending messages."""
+    when_topic_is_gone: WhenTopicIsGone = "recreate"
+    """Treatment of a message whose topic has been deleted when it is due."""
+    lateness_objective: LatenessObjective | None = None
+    """Share of the messages that should not be later than a given time."""
+
+
+class AccountDelaySettings(FrozenBody, frozen=True, omit_defaults=True):
+    """Settings of one account. They apply to its timed messages."""
+
+    max_pending_messages: Limit | None = None
+    """Maximum number of pending timed messages."""
+    max_pending_bytes: Limit | None = None
+    """Maximum bytes of their records."""
+
+
+class TopicDelays(Answer):
+    """Settings of a topic, and what is pending for it."""
+
+    topic: str
+    exists: bool
+    """False: the topic has been deleted, and its settings remain for the messages that are pending."""
+    settings: TopicDelaySettings
+    pending: int
+    pending_bytes: int
+
+
+class AccountDelays(Answer):
+    """Settings of an account, and its pending timed messages."""
+
+    account: str
+    settings: AccountDelaySettings
+    pending: int
+    pending_bytes: int
+
+
+class DelaySettings(Answer):
+    """A page of topics with settings, sorted by name, and the accounts with settings."""
+
+    as_of_ms: int
+    topics: list[TopicDelays]
+    total: int
+    """Number of topics with settings on all pages."""
+    next: str | None
+    accounts: list[AccountDelays]
+    """On the first page only."""

@@ -1,0 +1,203 @@
+"""`delaymq delay settings` and `delaymq delay set`: limits and promises of topics and accounts, on all brokers."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Final
+from urllib.parse import quote
+
+import typer
+
+from delaymq.cli.errors import EXIT_UNREACHABLE, EXIT_USAGE, CommandError
+from delaymq.cli.options import AsJson, ContextName, HttpAddress, NameServers, TokenFile
+from delaymq.cli.target.contexts import target
+from delaymq.cli.target.http_api import HttpApi
+from delaymq.cli.terminal.output import console, print_json, warn
+from delaymq.cli.terminal.tables import table
+from delaymq.message.errors import LevelTableError
+from delaymq.message.levels import delay_text, parse_delay_ms
+
+NONE: Final = "none"
+TREATMENTS: Final = ("recreate", "deadLetter", "drop")
+_OBJECTIVE: Final = re.compile(r"(\d{1,2}(?:\.\d{1,6})?)%/(\w+)\Z", re.ASCII)
+_PAGE: Final = 1_000
+COLUMNS: Final = (
+    "broker", "topic or account", "pending", "of", "bytes", "of", "max delay", "when topic is gone", "objective",
+)  # fmt: skip
+
+OfTopic = Annotated[str | None, typer.Option("--topic", metavar="TOPIC", help="The topic.")]
+OfAccount = Annotated[str | None, typer.Option("--account", metavar="ACCOUNT", help="The account (access key).")]
+
+
+def settings(
+    topic: OfTopic = None,
+    account: OfAccount = None,
+    namesrv: NameServers = None,
+    http: HttpAddress = None,
+    token_file: TokenFile = None,
+    context: ContextName = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show the delay settings of topics and accounts, and what is pending.
+
+    Asks all brokers of the cluster, or only the one at --http. Example: delaymq delay settings --topic Orders
+    """
+    from delaymq.cli.target.every_broker import ask_every_broker
+
+    if topic is not None and account is not None:
+        raise CommandError("give at most one of --topic and --account", EXIT_USAGE)
+    path = None if topic is None and account is None else _path(topic, account)
+
+    def ask(api: HttpApi) -> list[dict[str, Any]]:
+        return _all(api) if path is None else [api.get(path)]
+
+    found = ask_every_broker(target(namesrv, http, token_file, context), http is not None, ask)
+    shown = [(name, each) for name, rows in found.by_broker.items() for each in rows]
+    if as_json:
+        for name, each in shown:
+            print_json({**each, "broker": name})
+    elif shown:
+        console().print(table(COLUMNS, [_cells(name, each) for name, each in shown], left=2))
+    else:
+        console().print("no topic or account has delay settings: set them with `delaymq delay set`")
+    _end(found.missing, "incomplete")
+
+
+def set_limits(
+    topic: OfTopic = None,
+    account: OfAccount = None,
+    max_delay: Annotated[
+        str | None, typer.Option("--max-delay", metavar="DURATION", help="Longest delay of a message, such as 30d.")
+    ] = None,
+    max_pending_messages: Annotated[
+        str | None, typer.Option("--max-pending-messages", metavar="N", help="Maximum number of pending messages.")
+    ] = None,
+    max_pending_bytes: Annotated[
+        str | None, typer.Option("--max-pending-bytes", metavar="N", help="Maximum bytes of pending messages.")
+    ] = None,
+    when_topic_is_gone: Annotated[
+        str | None,
+        typer.Option(
+            "--when-topic-is-gone",
+            metavar="|".join(TREATMENTS),
+            help="Treatment of a message that is due when its topic has been deleted.",
+        ),
+    ] = None,
+    lateness_objective: Annotated[
+        str | None,
+        typer.Option("--lateness-objective", metavar="PERCENT/TIME", help="Such as 99.9%/5s: 99.9 % at most 5 s late."),
+    ] = None,
+    namesrv: NameServers = None,
+    http: HttpAddress = None,
+    token_file: TokenFile = None,
+    context: ContextName = None,
+    as_json: AsJson = False,
+) -> None:
+    """Change delay settings of a topic or an account; the value none removes one, and others stay as they are.
+
+    Changes all brokers of the cluster, or only the one at --http; each broker applies a limit to its own messages.
+    Retries of consumers have no limits. Accounts have limits of pending timed messages only. Examples: delaymq delay
+    set --topic Orders --max-pending-messages 100000 --max-delay 30d; delaymq delay set --account web
+    --max-pending-bytes none
+    """
+    from delaymq.cli.target.every_broker import ask_every_broker
+
+    path = _path(topic, account)
+    of_topic = (max_delay, when_topic_is_gone, lateness_objective)
+    if account is not None and any(each is not None for each in of_topic):
+        raise CommandError("an account has only --max-pending-messages and --max-pending-bytes", EXIT_USAGE)
+    changes: dict[str, object] = {}
+    if max_delay is not None:
+        changes["maxDelaySeconds"] = None if max_delay == NONE else _delay_ms("--max-delay", max_delay) // 1_000
+    for option, text in (("max-pending-messages", max_pending_messages), ("max-pending-bytes", max_pending_bytes)):
+        if text is not None:
+            changes[_member(option)] = None if text == NONE else _number(option, text)
+    if when_topic_is_gone is not None:
+        if when_topic_is_gone not in (*TREATMENTS, NONE):
+            raise CommandError(f"--when-topic-is-gone: use one of {', '.join(TREATMENTS)}", EXIT_USAGE)
+        changes["whenTopicIsGone"] = None if when_topic_is_gone == NONE else when_topic_is_gone
+    if lateness_objective is not None:
+        changes["latenessObjective"] = None if lateness_objective == NONE else _objective(lateness_objective)
+    if not changes:
+        raise CommandError("nothing to change: give at least one setting, such as --max-pending-messages", EXIT_USAGE)
+
+    def change(api: HttpApi) -> dict[str, Any]:
+        # A member without a value is removed.
+        wanted = {**api.get(path)["settings"], **changes}
+        return api.put(path, {name: value for name, value in wanted.items() if value is not None})
+
+    found = ask_every_broker(target(namesrv, http, token_file, context), http is not None, change)
+    for name, each in found.by_broker.items():
+        if as_json:
+            print_json({**each, "broker": name})
+    if not as_json:
+        console().print(table(COLUMNS, [_cells(name, each) for name, each in found.by_broker.items()], left=2))
+    _end(found.missing, "not changed everywhere")
+
+
+def _path(topic: str | None, account: str | None) -> str:
+    if (topic is None) == (account is None):
+        raise CommandError("name a topic with --topic, or an account with --account", EXIT_USAGE)
+    kind, name = ("topics", topic) if topic is not None else ("accounts", account)
+    return f"delay/settings/{kind}/{quote(name or '', safe='')}"
+
+
+def _member(option: str) -> str:
+    """Return the member of the HTTP API for an option: max-pending-bytes → maxPendingBytes."""
+    first, *others = option.split("-")
+    return first + "".join(map(str.capitalize, others))
+
+
+def _number(option: str, text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) <= 15):
+        raise CommandError(f"--{option} {text[:40]}: use a whole number, or none", EXIT_USAGE)
+    return int(text)
+
+
+def _delay_ms(option: str, text: str) -> int:
+    try:
+        return parse_delay_ms(text)
+    except LevelTableError as error:
+        raise CommandError(f"{option}: {error}", EXIT_USAGE) from error
+
+
+def _objective(text: str) -> dict[str, object]:
+    match = _OBJECTIVE.match(text)
+    if match is None or not 0 < float(match[1]) < 100:
+        raise CommandError(f"--lateness-objective {text[:40]}: use a share and a time, such as 99.9%/5s", EXIT_USAGE)
+    return {"withinMs": _delay_ms("--lateness-objective", match[2]), "percent": float(match[1])}
+
+
+def _all(api: HttpApi) -> list[dict[str, Any]]:
+    """Return the topics and accounts with settings on all pages."""
+    page = api.get("delay/settings", limit=_PAGE)
+    accounts, topics = page["accounts"], page["topics"]
+    while page["next"] is not None:
+        page = api.get("delay/settings", limit=_PAGE, after=page["next"])
+        topics += page["topics"]
+    return [*topics, *accounts]
+
+
+def _cells(broker: str, each: dict[str, Any]) -> tuple[str, ...]:
+    """Return the cells of COLUMNS."""
+    stated = each["settings"]
+    name = each["topic"] if "topic" in each else f"account {each['account']}"
+    objective, max_delay_s = stated.get("latenessObjective"), stated.get("maxDelaySeconds")
+    return (
+        broker,
+        name if each.get("exists", True) else f"{name} (deleted)",
+        str(each["pending"]),
+        str(stated.get("maxPendingMessages", "")),
+        str(each["pendingBytes"]),
+        str(stated.get("maxPendingBytes", "")),
+        "" if max_delay_s is None else delay_text(max_delay_s * 1_000),
+        stated.get("whenTopicIsGone", "") if "topic" in each else "",
+        "" if objective is None else f"{objective['percent']:g}%/{delay_text(objective['withinMs'])}",
+    )
+
+
+def _end(missing: list[str], what: str) -> None:
+    """Report brokers that did not answer; then exit with EXIT_UNREACHABLE."""
+    if missing:
+        warn(f"{what}: {'; '.join(missing)}")
+        raise typer.Exit(EXIT_UNREACHABLE)
