@@ -157,6 +157,20 @@ def carried_too_slowly(scene: Scene) -> Scene:
     return scene.with_series("delaymq_log_offset_bytes", GROWS, which="min")
 
 
+def lateness_budget(late_share: float) -> Callable[[Scene], Scene]:
+    """Return a change of the scene: topic Orders promises 99 %, and this share of its messages is late."""
+
+    def happens(scene: Scene) -> Scene:
+        scene = scene.with_series("delaymq_delay_objective_ratio", Values(0.99), topic="Orders")
+        scene = scene.with_series("delaymq_delay_objective_messages_total", Values(0.0, 1_000.0), topic="Orders")
+        return scene.with_series(
+            "delaymq_delay_objective_late_total", Values(0.0, 1_000.0 * late_share), topic="Orders"
+        )
+
+    return happens
+
+
+ORDERS = BROKER | {"topic": "Orders"}
 TOPIC = {
     "kind": "Topic",
     "metadata": {"name": "orders", "namespace": NAMESPACE, "uid": "topic", "resourceVersion": "1"},
@@ -170,6 +184,23 @@ FAULTS = (
     Fault("DelayMQDeliveryLate", late, POD),
     Fault("DelayMQDeliveriesHeld", measured("delaymq_delay_held", 1, mode="paused"), BROKER | {"mode": "paused"}),
     Fault("DelayMQHandOversFail", measured("delaymq_delay_failed_total", GROWS)),
+    Fault("DelayMQLatenessBudgetBurnsFast", lateness_budget(0.15), ORDERS),
+    Fault("DelayMQLatenessBudgetBurnsFast", lateness_budget(0.07), ORDERS, case="slower"),
+    Fault("DelayMQLatenessBudgetBurns", lateness_budget(0.02), ORDERS),
+    Fault(
+        "DelayMQTopicNearLimit",
+        measured("delaymq_topic_delay_limit_used_ratio", 0.95, topic="Orders", limit="maxPendingBytes"),
+        ORDERS | {"limit": "maxPendingBytes"},
+    ),
+    Fault(
+        "DelayMQAccountNearLimit",
+        measured("delaymq_account_delay_limit_used_ratio", 0.95, account="web", limit="maxPendingMessages"),
+        BROKER | {"account": "web", "limit": "maxPendingMessages"},
+    ),
+    Fault(
+        "DelayMQTopicGone", measured("delaymq_delay_topic_gone_total", GROWS, treatment="drop"),
+        BROKER | {"treatment": "drop"},
+    ),
     Fault("DelayMQDeadDelays", measured("delaymq_delay_dead_total", GROWS)),
     Fault(
         "DelayMQDelayOffsetsDamaged", measured("delaymq_delay_corrected_total", 1, reason="corrupt"),
@@ -295,6 +326,14 @@ def test_messages_that_are_due_soon_in_expired_segments_fire_no_alert(
     promtool: Promtool, scene: Scene, tmp_path: Path
 ) -> None:
     after = carried_too_slowly(scene).with_series("delaymq_timeline_carry_backlog", Values(50))
+    assert promtool.complaint(tmp_path, alert_groups(), after.series, minutes=LONGEST_MIN, firing=[]) == ""
+
+
+@pytest.mark.parametrize("late_share", [0.0, 0.009])
+def test_lateness_within_the_objective_fires_no_alert(
+    promtool: Promtool, scene: Scene, tmp_path: Path, late_share: float
+) -> None:
+    after = lateness_budget(late_share)(scene)
     assert promtool.complaint(tmp_path, alert_groups(), after.series, minutes=LONGEST_MIN, firing=[]) == ""
 
 

@@ -9,6 +9,7 @@ import aiohttp
 from delaymq.broker.broker import Broker
 from delaymq.protocol.codes import RequestCode
 from delaymq.protocol.command import request_command
+from delaymq.server.broker_server import BrokerServer
 
 from delaymq_testing.running_server import HOST, BrokerPeer, standalone
 
@@ -17,6 +18,7 @@ class Asked:
     """A broker, a client of it, and HTTP."""
 
     def __init__(self, server: Any, peer: BrokerPeer, session: aiohttp.ClientSession) -> None:
+        self.server: BrokerServer = server.broker
         self.broker: Broker = server.broker.broker
         self.peer = peer
         self._session = session
@@ -27,6 +29,11 @@ class Asked:
         async with self._session.get(self._url + path) as answer:
             assert answer.status == status, await answer.text()
             return await answer.json()
+
+    async def metrics(self) -> str:
+        async with self._session.get(f"http://{HOST}:{self.http_port}/metrics") as answer:
+            assert answer.status == 200
+            return await answer.text()
 
     async def post(self, path: str, body: object, status: int = 200) -> Any:
         async with self._session.post(self._url + path, json=body) as answer:

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from heapq import merge, nsmallest
 from typing import Final, NamedTuple, TypeAlias
 
-from delaymq.schedule.buckets import Buckets
+from delaymq.schedule.buckets import DueCounts
 from delaymq.schedule.timeline.cursors import Key
 from delaymq.schedule.timeline.entries import ENTRY_BYTES, NO_RECORD, Pending, Row, unpacked
 from delaymq.schedule.timeline.merging import Range
@@ -112,13 +112,18 @@ def latest_due_times(timeline: Timeline, partitions: Iterable[int]) -> Iterator[
         yield max(dues, default=None)
 
 
-def count_by_due(timeline: Timeline, partitions: Iterable[int], buckets: Buckets) -> Iterator[None]:
+def count_by_due(timeline: Timeline, partitions: Iterable[int], buckets: DueCounts) -> Iterator[None]:
     """Count the pending messages of partitions in short steps, by bisection. OSError, TimelineDamagedError.
 
     The first due time of a bucket may be that of a message that has ended.
     """
+    return count_each_by_due(timeline, ((partition, buckets) for partition in partitions))
+
+
+def count_each_by_due(timeline: Timeline, counts: Iterable[tuple[int, DueCounts]]) -> Iterator[None]:
+    """Count the pending messages of each partition with counts of its own, like `count_by_due`."""
     reader = _Reader(timeline)
-    for partition in partitions:
+    for partition, buckets in counts:
         contents = reader.read(partition)
         for entry in contents.held:
             buckets.add(entry.due_ms)
@@ -145,7 +150,7 @@ def due_count(timeline: Timeline, now_ms: int) -> int:
     return fresh + sum(counts)
 
 
-def _add_range(part: Range, buckets: Buckets) -> Iterator[None]:
+def _add_range(part: Range, buckets: DueCounts) -> Iterator[None]:
     run, index, end = part
     while end - index > _READ_ENTRIES:
         due_ms = run.key_at(index)[0]

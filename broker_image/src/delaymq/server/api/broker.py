@@ -26,6 +26,7 @@ from delaymq.broker.admin.drain import DrainMode
 from delaymq.config import to_settings
 from delaymq.server.api.routing import ApiError
 from delaymq.server.http.responses import decode_json, json_response, readiness
+from delaymq.server.metrics.due_counts import DueCountsByTopic
 from delaymq.server.metrics.gather import gather
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ class BrokerHttp:
 
     def __init__(self, server: "BrokerServer") -> None:
         self._server = server
+        self._due_counts = DueCountsByTopic()
         self._scraping = asyncio.Lock()
         """One scrape at a time, so that repeated requests use at most one core."""
 
@@ -68,7 +70,7 @@ class BrokerHttp:
         # Loaded by the first scrape, in a thread, because the import would block the loop for too long.
         module = await loop.run_in_executor(None, importlib.import_module, "delaymq.server.metrics.exposition")
         async with self._scraping:
-            gathered = await gather(self._server)
+            gathered = await gather(self._server, self._due_counts)
             await loop.run_in_executor(None, gathered.sample_system)
             text = await loop.run_in_executor(None, module.Snapshot(gathered).text)
         return web.Response(body=text, headers={"Content-Type": module.CONTENT_TYPE})

@@ -6,13 +6,17 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from delaymq import __version__
+from delaymq.api_types.delay_settings import AccountDelaySettings, LatenessObjective, TopicDelaySettings
+from delaymq.broker.delivery.settings.promises import ObjectiveCounts
 from delaymq.broker.delivery.topic_lateness import LatenessCounts
 from delaymq.broker.statistics.metric_labels import OTHER, LabelLimiter
 from delaymq.message import names
 from delaymq.schedule.timeline.inspection import IndexSize, index_size
+from delaymq.schedule.timeline.partitions import Totals
 from delaymq.server.group_lag import lag_of
 from delaymq.server.log_reader import clean_text
 from delaymq.server.metrics import process_facts
+from delaymq.server.metrics.due_counts import DueCountsByTopic
 from delaymq.server.time_slices import TimeSlices
 from delaymq.store.disk.files import disk_space
 
@@ -33,6 +37,14 @@ class Gathered:
     delivered: dict[str, int] = field(default_factory=dict)
     pending: dict[str, int] | None = None
     """By topic; None while the topics of some messages are unknown."""
+    due: dict[str, dict[str, int]] | None = None
+    """Pending messages by topic and time until they are due (schedule.buckets); None like `pending`."""
+    objectives: dict[str, tuple[LatenessObjective, ObjectiveCounts]] = field(default_factory=dict)
+    """Lateness objectives of topics with a series of their own, and messages that were counted for them."""
+    topic_limits: dict[tuple[str, str], float] = field(default_factory=dict)
+    """Used share of each limit, by topic with a series of its own and by name of the limit."""
+    account_limits: dict[tuple[str, str], float] = field(default_factory=dict)
+    """The same by account."""
     timed_pending: int = 0
     """Number of pending timed messages."""
     pending_bytes: int = 0
@@ -60,8 +72,11 @@ class Gathered:
         self.descriptors = process_facts.open_descriptors()
 
 
-async def gather(server: "BrokerServer") -> Gathered:
-    """Collect the current numbers, iterating over topics and groups in time slices."""
+async def gather(server: "BrokerServer", due_counts: DueCountsByTopic | None = None) -> Gathered:
+    """Collect the current numbers, iterating over topics and groups in time slices.
+
+    `due_counts` keeps counts between scrapes.
+    """
     broker, slices = server.broker, TimeSlices()
     gathered = Gathered(server, next_due_ms=broker.delivery.next_due_ms())
     timeline = broker.delivery.timeline
@@ -72,6 +87,8 @@ async def gather(server: "BrokerServer") -> Gathered:
     if not broker.delivery.unknown_topics:
         pending = {clean_text(topic): totals.messages for topic, totals in timeline.partitions.topics().items()}
         gathered.pending = await _summed(pending, broker.topic_series, slices)
+        gathered.due = await (due_counts or DueCountsByTopic()).count(broker, slices)
+    await _gather_settings(gathered, broker, slices)
     for topic, counts in broker.delivery.topic_lateness.copy().items():
         label = broker.topic_series.label(topic)
         gathered.lateness.setdefault(label, LatenessCounts()).merge(counts)
@@ -82,6 +99,32 @@ async def gather(server: "BrokerServer") -> Gathered:
         gathered.pins[pin.holder] = pin.pinned_bytes
     gathered.tasks = len(asyncio.all_tasks())
     return gathered
+
+
+async def _gather_settings(gathered: Gathered, broker: "Broker", slices: TimeSlices) -> None:
+    """Collect the lateness objectives and the use of limits. Topics that share a series have none."""
+    settings, partitions = broker.delay_settings, broker.delivery.timeline.partitions
+    counts = broker.delivery.promises.counts()
+    for topic, each in list(settings.topics.items()):
+        await slices.yield_if_due()
+        if topic not in broker.topics.table or broker.topic_series.label(topic) == OTHER:
+            continue
+        if each.lateness_objective is not None:
+            gathered.objectives[topic] = each.lateness_objective, counts.get(topic, ObjectiveCounts(0, 0))
+        gathered.topic_limits |= _used(topic, each, partitions.totals(topic))
+    for account, own in list(settings.accounts.items())[: broker.config.metrics_max_topics]:
+        gathered.account_limits |= _used(account, own, partitions.of_account(account))
+
+
+def _used(
+    name: str, settings: TopicDelaySettings | AccountDelaySettings, pending: Totals
+) -> dict[tuple[str, str], float]:
+    limits = {
+        "maxPendingMessages": (settings.max_pending_messages, pending.messages),
+        "maxPendingBytes": (settings.max_pending_bytes, pending.bytes),
+    }
+    # A limit of 0 is not one that is about to be reached.
+    return {(name, limit): used / most for limit, (most, used) in limits.items() if most}
 
 
 async def _end_series(gathered: Gathered, broker: "Broker", slices: TimeSlices) -> None:

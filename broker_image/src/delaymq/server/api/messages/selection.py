@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Final, Literal, NamedTuple, TypeVar
 
 from delaymq.broker.delivery.level_entries import UNKNOWN_TOPIC
-from delaymq.schedule.buckets import Buckets
+from delaymq.schedule.buckets import Buckets, DueCounts
 from delaymq.schedule.timeline import Pending, Timeline
 from delaymq.schedule.timeline.cursors import Key
 from delaymq.schedule.timeline.inspection import (
@@ -112,7 +112,7 @@ class Selection:
             await slices.yield_if_due()
         return latest_ms
 
-    async def count_by_due(self, buckets: Buckets) -> None:
+    async def count_by_due(self, buckets: DueCounts) -> None:
         """Add them to `buckets`."""
         slices = TimeSlices()
         for _ in count_by_due(self._timeline, self.partitions(), buckets):
