@@ -69,6 +69,12 @@ def lists_merge_both_brokers(cluster: Cluster) -> list[str]:
     assert [row["messageId"] for row in soon] == by_due[:3]
     done = cluster("list", "--limit", "4")
     assert done.lines[-1] == "4 of 6 pending messages are listed: list more with --limit, or later ones with --from"
+    assert "Both" in cluster("forecast").out
+    assert cluster("forecast").lines[-1].split() == ["total", "0", "0", "0", "6", "0", "6"]
+    by_hour = cluster("forecast", "--by", "hour", "--topic", "Both").lines
+    assert [line.split()[2] for line in by_hour if line.strip()[0].isdigit()] == ["0"] * 4 + ["1"] * 6 + ["0"] * 14
+    by_day = [line.split()[:3] for line in cluster("forecast", "--by", "day").lines]
+    assert ["1.", "day", "6"] in by_day
     [counted] = cluster.json("count", "--from", "in 7h 30m")
     assert (counted["total"], counted["missing"]) == (3, [])
     assert counted["brokers"] == [{"broker": "broker-a", "total": 2}, {"broker": "broker-b", "total": 1}]

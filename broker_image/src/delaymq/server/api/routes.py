@@ -24,6 +24,7 @@ from delaymq.api_types.delay_settings import (
     TopicDelays,
     TopicDelaySettings,
 )
+from delaymq.api_types.forecast import Forecast
 from delaymq.api_types.groups import GroupDetails, Groups
 from delaymq.api_types.messages import MessageDetails, Messages
 from delaymq.api_types.pending import Pending, PendingMessages
@@ -35,7 +36,7 @@ from delaymq.server.api import cluster, config, delay_settings, groups, log_leve
 from delaymq.server.api.broker import BrokerHttp
 from delaymq.server.api.delay import DelayHttp
 from delaymq.server.api.delay_changes import DelayChangesHttp
-from delaymq.server.api.messages import dead_letters, history, pending, pending_list, search
+from delaymq.server.api.messages import dead_letters, forecast, history, pending, pending_list, search
 from delaymq.server.api.messages.send import SendHttp, SendQuery
 from delaymq.server.api.offsets import OffsetsHttp
 from delaymq.server.api.routing import Route, get, post, put
@@ -128,6 +129,11 @@ ROUTES: Final[tuple[Route, ...]] = (
         *("/api/v1/delay/pending/messages", "List pending messages, sorted by due time"),
         *(pending_list.pending_messages, PendingMessages),
         query=pending_list.ListQuery,
+    ),
+    get(
+        *("/api/v1/delay/forecast", "Count the messages that will be due, by hour, day and topic"),
+        *(forecast.forecast, Forecast),
+        query=forecast.ForecastQuery,
     ),
     post(
         *("/api/v1/delay/changes", "Cancel or move a pending message, deliver it now, or restart its delay"),
