@@ -446,6 +446,9 @@ def test_summary_and_plots_show_timed_messages_without_a_level(marked: Workload)
         (18, "next day", 1), (None, "overdue", 1), (None, "next minute", 1), (None, "next week", 1),
         (None, "next 30 days", 1), (None, "next 365 days", 1), (None, "later", 1),
     ]  # fmt: skip
+    [row] = delay["pendingByTopic"]
+    assert (row["topic"], row["pending"]) == ("Later", 7)
+    assert row["due"] == {"1m": 2, "10m": 0, "1h": 0, "1d": 1, "more": 4}
     assert (delay["pending"], delay["overdue"], delay["delivered"], delay["early"]) == (7, 1, 3, 1)
     assert [(each["broken"], each["level"], each["physicalOffset"]) for each in delay["offenders"]] == (
         [("early", None, early.physical_offset)]

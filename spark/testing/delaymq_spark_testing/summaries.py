@@ -32,7 +32,8 @@ def empty_summary() -> dict[str, Any]:
             "lateness": {"p50Ms": None, "p90Ms": None, "p99Ms": None, "maxMs": None, "meanMs": None},
             "promises": [{"name": "nothing lost", "limit": 0, "found": 0, "kept": True},
                          {"name": "99 % within", "limit": 100, "found": None, "kept": None}],
-            "histogram": [], "byLevel": [], "byTopic": [], "byHour": [], "pendingByDue": [], "offenders": [],
+            "histogram": [], "byLevel": [], "byTopic": [], "byHour": [], "pendingByDue": [], "pendingByTopic": [],
+            "offenders": [],
         },
         "traffic": {"topTopics": [], "kinds": [], "byHour": [], "sizes": [], "hotKeys": [], "failures": []},
     }  # fmt: skip
@@ -78,6 +79,8 @@ def full_summary(
         "pendingByDue": [{"level": level, "due": due, "messages": level or 7, "bytes": 9, "firstDue": None,
                           "lastDue": None}
                          for level in levels for due in ("overdue", "next hour", "later")],
+        "pendingByTopic": [{"topic": each, "pending": 15, "due": {"1m": 1, "10m": 2, "1h": 3, "1d": 4, "more": 5}}
+                           for each in names],
         "offenders": [{"broken": "early", "level": levels[-1 - n % 2], "topic": each, "queueOffset": 5,
                        "physicalOffset": 9, "dueTime": None, "latenessMs": None, "copies": 0}
                       for n, each in enumerate(names)],

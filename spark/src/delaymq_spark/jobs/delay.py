@@ -48,6 +48,12 @@ WAITING: Final = Sums(
     least=("first_due",),
     most={"last_due": TIME},
 )
+HORIZONS_MS: Final = {"1m": 60_000, "10m": 600_000, "1h": 3_600_000, "1d": 86_400_000}
+"""Times from now by which brokers tell pending messages of a topic apart, in order. Overdue messages belong to the
+first, and later ones to `more`."""
+DUE_IN: Final = (*HORIZONS_MS, "more")
+COMING: Final = Sums(name="coming", keys={"topic": pa.string()}, adds=("pending", *DUE_IN))
+MOST_PENDING_FIRST: Final = (("pending", "descending"), ("topic", "ascending"))
 OFFENDERS: Final = ("broken", "level", "topic", "queue_offset", "physical_offset", "due_time", "lateness_ms", "copies")
 WORST_FIRST: Final = (("rank", "ascending"), ("lateness_ms", "ascending"), ("physical_offset", "ascending"))
 
@@ -162,6 +168,17 @@ def waiting(delayed: pa.Table, as_of_ms: int) -> pa.Table:
         "first_due": found["due_time"], "last_due": found["due_time"],
     }  # fmt: skip
     return WAITING.of(pa.table(columns))
+
+
+def coming(delayed: pa.Table, as_of_ms: int) -> pa.Table:
+    """Return COMING: pending messages by topic, with those of each horizon. A message without a due time is in none."""
+    found = where(delayed, mask_of(pc.equal(delayed["outcome"], PENDING)))
+    ahead_ms = integers(milliseconds(found["due_time"])) - as_of_ms
+    horizon = np.searchsorted(np.array(list(HORIZONS_MS.values())), ahead_ms, side="right")
+    horizon[mask_of(pc.is_null(found["due_time"]))] = -1
+    counts = {name: pa.array((horizon == at).astype(np.int64)) for at, name in enumerate(DUE_IN)}
+    pending = pa.array(np.ones(found.num_rows, np.int64))
+    return COMING.of(pa.table({"topic": pc.coalesce(found["topic"], ""), "pending": pending, **counts}))
 
 
 def offenders(delayed: pa.Table, limit: int) -> pa.Table:

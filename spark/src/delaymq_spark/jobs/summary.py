@@ -12,7 +12,7 @@ from typing import Any
 
 from delaymq_spark.jobs import compaction
 from delaymq_spark.jobs.claims import OUTCOMES
-from delaymq_spark.jobs.delay import LATENESS_EDGES_MS, OFFENDERS
+from delaymq_spark.jobs.delay import DUE_IN, LATENESS_EDGES_MS, OFFENDERS
 from delaymq_spark.jobs.facts import SkippedParts
 from delaymq_spark.jobs.group_progress import lags
 from delaymq_spark.jobs.plan import Plan, PlannedSegment, Proof, Sum, make_plan
@@ -137,6 +137,10 @@ def of_delay(found: Aggregates, as_of_ms: int, promise_p99_ms: int, complete: bo
         "byTopic": _late(found.rows("late_topics"), topic="name"),
         "byHour": _late(hours, hour="number"),
         "pendingByDue": _rows(waiting),
+        "pendingByTopic": [
+            {"topic": row["topic"], "pending": row["pending"], "due": {name: row[name] for name in DUE_IN}}
+            for row in found.rows("coming")
+        ],
         "offenders": _rows([{name: row[name] for name in OFFENDERS} for row in found.rows("offenders")]),
     }
 

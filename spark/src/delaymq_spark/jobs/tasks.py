@@ -39,7 +39,7 @@ from delaymq_spark.jobs.columns import (
     where,
 )
 from delaymq_spark.jobs.compaction import BREAKDOWN, NAMED, PROOFS, CompactionOptions, Consumption
-from delaymq_spark.jobs.delay import FATES, HISTOGRAM, POINTS, WAITING
+from delaymq_spark.jobs.delay import COMING, FATES, HISTOGRAM, POINTS, WAITING
 from delaymq_spark.jobs.facts import Facts
 from delaymq_spark.jobs.results import MAX_ROWS, Aggregates, write_part
 from delaymq_spark.jobs.sums import Sums
@@ -50,7 +50,7 @@ Item = tuple[int, tuple[str, Any]]
 FACTS: Final = "facts"
 ALL_SUMS: Final = {
     each.name: each
-    for each in (VOLUME, TRAFFIC, SIZES, HOT_KEYS, BREAKDOWN, PROOFS, NAMED, FATES, POINTS, HISTOGRAM, WAITING)
+    for each in (VOLUME, TRAFFIC, SIZES, HOT_KEYS, BREAKDOWN, PROOFS, NAMED, FATES, POINTS, HISTOGRAM, WAITING, COMING)
 }
 _MEET: Final = {
     "origins": ORIGINS,
@@ -242,6 +242,7 @@ def _of_delays(
         yield "points", delay.points(delayed)
         yield "histogram", delay.histogram(delayed)
         yield "waiting", delay.waiting(delayed, task_options.compaction.as_of_ms)
+        yield "coming", delay.coming(delayed, task_options.compaction.as_of_ms)
         yield "offenders", delay.offenders(delayed, MAX_ROWS)
 
 

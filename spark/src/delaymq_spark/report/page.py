@@ -215,6 +215,11 @@ def _delay(section: dict[str, Any], drawn: dict[str, str]) -> str:
          duration(each["p99Ms"]), duration(each["maxMs"]))
         for each in section["byTopic"]
     ]  # fmt: skip
+    coming = [
+        (name_of(each["topic"], 60), number(each["pending"]), *map(number, each["due"].values()))
+        for each in section["pendingByTopic"]
+    ]
+    due_in = section["pendingByTopic"][0]["due"] if coming else ()
     broken = [
         (each["broken"], level_of(each["level"]), name_of(each["topic"], 50), number(each["queueOffset"]),
          moment(each["dueTime"]), duration(each["latenessMs"]), number(each["copies"]))
@@ -228,6 +233,7 @@ def _delay(section: dict[str, Any], drawn: dict[str, str]) -> str:
         _card("By level", drawn.get("levels")),
         _card("By hour", drawn.get("hours")),
         _card("Pending messages by due time", drawn.get("pending")),
+        _text("Pending messages by topic and time until due", _table(("topic", "pending", *due_in), coming)),
         _text("Topics by lateness", _table(("topic", "messages", "pending", "p50", "p99", "max"), topics)),
         _text("Messages that violate a guarantee", _table(heads, broken), wide=True) if broken else "",
     )
