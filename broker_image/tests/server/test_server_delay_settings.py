@@ -7,7 +7,7 @@ import pytest
 from delaymq_testing.asked_api import Asked, asked
 from delaymq_testing.running_server import run
 
-NONE = {"pending": 0, "pendingBytes": 0}
+NONE = {"pending": 0, "pendingBytes": 0, "nextDueMs": None, "latestDueMs": None}
 
 
 async def make_topics(api: Asked, *topics: str) -> None:
@@ -29,6 +29,8 @@ def test_settings_of_a_topic_are_set_shown_enforced_and_removed(tmp_path: Path) 
             shown = await api.get(path)
             assert (shown["pending"], shown["settings"]) == (1, wanted)
             assert shown["pendingBytes"] > 100
+            due = (await api.get("delay/pending/messages"))["messages"][0]["dueMs"]
+            assert (shown["nextDueMs"], shown["latestDueMs"]) == (due, due)
             assert (await api.get("delay/settings"))["topics"] == [shown]
             assert (await api.put(path, {}))["settings"] == {}
             assert (await api.get("delay/settings"))["total"] == 0
@@ -88,6 +90,21 @@ def test_settings_are_listed_in_pages(tmp_path: Path) -> None:
                 assert page["total"] == 5
                 after = page["next"]
             assert found == topics
+
+    run(body)
+
+
+def test_list_includes_topics_with_pending_messages_on_request(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with asked(tmp_path) as api:
+            await make_topics(api, "Settled", "Pending", "Idle")
+            await api.put("delay/settings/topics/Settled", {"maxDelaySeconds": 600})
+            for delay_ms in (50_000, 20_000):
+                await api.post("topics/Pending/messages", {"body": "m", "delayMs": delay_ms})
+            assert [row["topic"] for row in (await api.get("delay/settings"))["topics"]] == ["Settled"]
+            rows = (await api.get("delay/settings?pending=true"))["topics"]
+            assert [(row["topic"], row["pending"]) for row in rows] == [("Pending", 2), ("Settled", 0)]
+            assert rows[0]["latestDueMs"] - rows[0]["nextDueMs"] > 29_000
 
     run(body)
 

@@ -57,6 +57,10 @@ class TopicDelays(Answer):
     settings: TopicDelaySettings
     pending: int
     pending_bytes: int
+    next_due_ms: int | None = None
+    """Null: nothing is pending."""
+    latest_due_ms: int | None = None
+    """Latest due time; it may be that of a message that has ended."""
 
 
 class AccountDelays(Answer):
@@ -69,12 +73,12 @@ class AccountDelays(Answer):
 
 
 class DelaySettings(Answer):
-    """A page of topics with settings, sorted by name, and the accounts with settings."""
+    """A page of topics, sorted by name, and the accounts with settings."""
 
     as_of_ms: int
     topics: list[TopicDelays]
     total: int
-    """Number of topics with settings on all pages."""
+    """Number of topics on all pages."""
     next: str | None
     accounts: list[AccountDelays]
     """On the first page only."""

@@ -17,10 +17,15 @@ from delaymq.api_types.delay_settings import (
     TopicDelays,
     TopicDelaySettings,
 )
+from delaymq.broker.delivery.level_entries import UNKNOWN_TOPIC
 from delaymq.message import names
 from delaymq.protocol.errors import RequestError
+from delaymq.schedule.timeline.inspection import find_next_due_times, latest_due_times
+from delaymq.server.api.messages.timed import reading_index
 from delaymq.server.api.routing import Api, ApiError, Limit, Name, Query
 from delaymq.server.api.topics import no_topic
+from delaymq.server.log_reader import clean_text
+from delaymq.server.time_slices import TimeSlices
 
 if TYPE_CHECKING:
     from delaymq.broker.broker import Broker
@@ -34,6 +39,8 @@ class DelaySettingsQuery(Query):
 
     limit: Limit = 100
     after: Name = ""
+    pending: bool = False
+    """Whether topics without settings are listed, too, if messages for them are pending."""
 
 
 class TopicQuery(Query):
@@ -51,14 +58,16 @@ class AccountQuery(Query):
 async def delay_settings(api: Api, query: DelaySettingsQuery) -> DelaySettings:
     """Return a page of topics with settings, and all accounts with settings."""
     broker, table = api.broker, api.broker.delay_settings
-    names_after = (name for name in table.topics if name > query.after)
-    page = nsmallest(query.limit + 1, names_after)
+    listed = set(table.topics)
+    if query.pending:
+        listed.update(name for name in broker.delivery.timeline.partitions.topics() if name != UNKNOWN_TOPIC)
+    page = nsmallest(query.limit + 1, (name for name in listed if name > query.after))
     following = page[query.limit - 1] if len(page) > query.limit else None
     accounts = [] if query.after else sorted(table.accounts)
     return DelaySettings(
         as_of_ms=broker.now_ms(),
-        topics=[_of_topic(broker, name) for name in page[: query.limit]],
-        total=len(table.topics),
+        topics=await _of_topics(broker, page[: query.limit]),
+        total=len(listed),
         next=following,
         accounts=[_of_account(broker, name) for name in accounts],
     )
@@ -67,7 +76,7 @@ async def delay_settings(api: Api, query: DelaySettingsQuery) -> DelaySettings:
 async def topic_settings(api: Api, query: TopicQuery) -> TopicDelays:
     """Return the settings of a topic."""
     _check_known(api.broker, query.topic)
-    return _of_topic(api.broker, query.topic)
+    return (await _of_topics(api.broker, [query.topic]))[0]
 
 
 async def set_topic_settings(api: Api, query: TopicQuery, wanted: TopicDelaySettings) -> TopicDelays:
@@ -83,7 +92,7 @@ async def set_topic_settings(api: Api, query: TopicQuery, wanted: TopicDelaySett
         )
     _change(broker, lambda: broker.delay_settings.put_topic(topic, wanted))
     _logger.info("delay settings of topic %s: %s", topic, _shown(wanted), extra={"topic": topic})
-    return _of_topic(broker, topic)
+    return (await _of_topics(broker, [topic]))[0]
 
 
 async def account_settings(api: Api, query: AccountQuery) -> AccountDelays:
@@ -127,15 +136,30 @@ def _shown(settings: TopicDelaySettings | AccountDelaySettings) -> str:
     return msgspec.json.encode(settings).decode()
 
 
-def _of_topic(broker: "Broker", topic: str) -> TopicDelays:
-    totals = broker.delivery.timeline.partitions.totals(topic)
-    return TopicDelays(
-        topic=topic,
-        exists=topic in broker.topics.table,
-        settings=broker.delay_settings.of_topic(topic),
-        pending=totals.messages,
-        pending_bytes=totals.bytes,
-    )
+async def _of_topics(broker: "Broker", topics: list[str]) -> list[TopicDelays]:
+    """Return settings and pending messages of topics. ApiError if the index of pending messages cannot be read."""
+    timeline, slices, next_due_ms = broker.delivery.timeline, TimeSlices(), dict[str, int]()
+    partitions = timeline.partitions
+    rows = []
+    with reading_index():
+        numbers = [number for topic in topics for number in partitions.of_topic(topic)]
+        for _ in find_next_due_times(timeline, numbers, next_due_ms):
+            await slices.yield_if_due()
+        for topic in topics:
+            await slices.yield_if_due()
+            latest = [due_ms for due_ms in latest_due_times(timeline, partitions.of_topic(topic)) if due_ms is not None]
+            pending = partitions.totals(topic)
+            row = TopicDelays(
+                topic=clean_text(topic),
+                exists=topic in broker.topics.table,
+                settings=broker.delay_settings.of_topic(topic),
+                pending=pending.messages,
+                pending_bytes=pending.bytes,
+                next_due_ms=next_due_ms.get(topic),
+                latest_due_ms=max(latest, default=None) if pending.messages else None,
+            )
+            rows.append(row)
+    return rows
 
 
 def _of_account(broker: "Broker", account: str) -> AccountDelays:

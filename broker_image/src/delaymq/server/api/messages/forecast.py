@@ -6,7 +6,7 @@ from typing import Final
 from delaymq.api_types.forecast import DueRange, Forecast, TopicForecast
 from delaymq.schedule.buckets import HORIZONS_MS, BoundedCounts, by_horizon, horizon_counts
 from delaymq.schedule.timeline.inspection import count_each_by_due
-from delaymq.server.api.messages.pending import Kind, Level, check_kind, is_complete
+from delaymq.server.api.messages.pending import Kind
 from delaymq.server.api.messages.selection import Selection
 from delaymq.server.api.messages.timed import reading_index
 from delaymq.server.api.routing import Api, Limit, Name, Query
@@ -31,8 +31,6 @@ class ForecastQuery(Query):
     """Parameters of the forecast."""
 
     topic: Name | None = None
-    level: Level | None = None
-    """Only messages of this level, and no timed messages."""
     kind: Kind | None = None
     """Only messages with a level, or only timed messages."""
     limit: Limit = 100
@@ -42,8 +40,7 @@ class ForecastQuery(Query):
 async def forecast(api: Api, query: ForecastQuery) -> Forecast:
     """Return the numbers of messages that will be due."""
     delivery, now_ms = api.broker.delivery, api.broker.now_ms()
-    check_kind(query)
-    selection = Selection(delivery.timeline, topic=query.topic, level=query.level, kind=query.kind)
+    selection = Selection(delivery.timeline, topic=query.topic, kind=query.kind)
     counts = BoundedCounts([now_ms + ms for ms in _OFFSETS_MS])
     with reading_index():
         await selection.count_by_due(counts)
@@ -64,7 +61,7 @@ async def forecast(api: Api, query: ForecastQuery) -> Forecast:
         days=_ranges(counts, now_ms, _DAY_MS, DAYS),
         topics=rows,
         truncated=len(topics) > len(rows),
-        complete=is_complete(delivery, query),
+        complete=query.kind == "timed" or not delivery.unknown_topics,
     )
 
 
