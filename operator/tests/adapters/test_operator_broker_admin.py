@@ -12,8 +12,10 @@ from typing import Any
 
 import pytest
 from delaymq.api_types.delay import TimedMessages
+from delaymq.api_types.delay_settings import LatenessObjective, TopicDelaySettings
 from delaymq.config import NamesrvConfig
 from delaymq.server.standalone import Standalone
+from delaymq_operator.adapters import broker_admin
 from delaymq_operator.adapters.broker_admin import HttpBrokerAdmin
 from delaymq_operator.api.broker import parse_broker
 from delaymq_operator.manifests import Registrations, registration_secret
@@ -58,6 +60,41 @@ def test_info_reports_broker_and_pending_delays(tmp_path: Path) -> None:
             assert timed is not None
             assert (timed.pending, timed.pending_bytes > 100, timed.next_due_ms is not None) == (1, True, True)
             assert (await admin.remaining(endpoint)).pending_delays == 2
+
+    run(scenario)
+
+
+def test_delay_settings_and_pending_messages_of_topics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(broker_admin, "_PAGE", 2)  # several pages
+
+    async def scenario() -> None:
+        async with an_admin(tmp_path) as (admin, endpoint, _):
+            peer = await BrokerPeer.connect(endpoint.broker_port)
+            assert await admin.topic_delays(endpoint, "T0") is None
+            for number in range(5):
+                await peer.send(f"T{number}", TIMER_DELAY_SEC="3600")
+            await peer.send("Idle")
+            wanted = TopicDelaySettings(
+                max_pending_messages=5,
+                when_topic_is_gone="drop",
+                lateness_objective=LatenessObjective(within_ms=5_000, percent=99.9),
+            )
+            changed = await admin.set_topic_delays(endpoint, "T1", wanted)
+            assert (changed.settings, changed.pending) == (wanted, 1)
+            found = await admin.delays(endpoint)
+            assert sorted(found) == [f"T{number}" for number in range(5)]
+            assert found["T1"] == changed == await admin.topic_delays(endpoint, "T1")
+            assert found["T0"].settings == TopicDelaySettings()
+            assert found["T0"].next_due_ms == found["T0"].latest_due_ms is not None
+            idle = await admin.topic_delays(endpoint, "Idle")
+            assert idle is not None
+            assert (idle.pending, idle.next_due_ms) == (0, None)
+            with pytest.raises(BrokerRefused) as caught:
+                await admin.set_topic_delays(endpoint, "Unknown", wanted)
+            assert caught.value.code == "no_such_topic"
+            with pytest.raises(BrokerRefused) as caught:
+                await admin.delays(replace(endpoint, token="wrong"))
+            assert caught.value.code == "unauthorized"
 
     run(scenario)
 

@@ -27,7 +27,7 @@ from delaymq_operator.api.broker_status import (
     VolumesStatus,
 )
 from delaymq_operator.api.resource import StatusStruct
-from delaymq_operator.api.topic import TopicGroupStatus
+from delaymq_operator.api.topic import TopicDelayStatus, TopicGroupStatus
 from delaymq_operator_testing.api_server import ApiError, ApiServer
 from msgspec import inspect
 
@@ -129,6 +129,12 @@ STATUSES: dict[str, tuple[dict[str, Any], StatusStruct]] = {
             conditions=(CONDITION,),
             topic_name="T",
             groups=(TopicGroupStatus(name="demo-0", write_queues=4, read_queues=8, permission="None"),),
+            delay=TopicDelayStatus(
+                pending_messages=2,
+                pending_bytes=600,
+                next_due_time="2026-12-01T00:00:00Z",
+                latest_due_time="2026-12-02T00:00:00Z",
+            ),
         ),
     ),
     "DelayLevelConfig": (

@@ -64,11 +64,13 @@ def test_broker_list_shows_documented_columns(api_server: ApiServer, namespace: 
 def test_topic_and_level_table_lists_show_documented_columns(api_server: ApiServer, namespace: str) -> None:
     api_server.create(collection(namespace, "Topic"), manifest("Topic", "t", TO))
     group = {"name": "demo-0", "writeQueues": 4, "readQueues": 8, "permission": "ReadWrite"}
-    status: Spec = {"topicName": "t", "groups": [group], "conditions": [_condition("Ready", "True", "InEveryGroup")]}
+    conditions = [_condition("Ready", "True", "InEveryGroup")]
+    delay = {"pendingMessages": 12, "nextDueTime": "2026-12-01T00:00:00Z"}
+    status: Spec = {"topicName": "t", "groups": [group], "conditions": conditions, "delay": delay}
     api_server.merge(f"{collection(namespace, 'Topic')}/t/status", {"status": status})
     head, row = api_server.kubectl("-n", namespace, "get", "dmqt").splitlines()
-    assert head.split() == ["NAME", "BROKER", "TOPIC", "QUEUES", "PERMISSION", "STATUS", "AGE"]
-    assert row.split()[:-1] == ["t", "demo", "t", "4", "ReadWrite", "InEveryGroup"]
+    assert head.split() == ["NAME", "BROKER", "TOPIC", "QUEUES", "PERMISSION", "STATUS", "PENDING", "NEXT-DUE", "AGE"]
+    assert row.split()[:-1] == ["t", "demo", "t", "4", "ReadWrite", "InEveryGroup", "12", "2026-12-01T00:00:00Z"]
     api_server.create(
         collection(namespace, "DelayLevelConfig"), manifest("DelayLevelConfig", "l", {"levels": ["1s", "2h"]})
     )

@@ -20,6 +20,18 @@ REFUSED_TOPICS: list[tuple[str, Spec, str, str]] = [
     ("t", TO | {"queues": 1025}, "spec.queues", "spec.queues in body should be less than or equal to 1024"),
     (
         "t",
+        TO | {"delay": {"latenessObjective": {"withinMilliseconds": 5}}},
+        "spec.delay.latenessObjective.percent",
+        "Required value",
+    ),
+    (
+        "t",
+        TO | {"delay": {"latenessObjective": {"withinMilliseconds": 5, "percent": 100}}},
+        "spec.delay.latenessObjective.percent",
+        "spec.delay.latenessObjective.percent in body should be less than 100",
+    ),
+    (
+        "t",
         TO | {"topicName": "a.b"},
         "spec.topicName",
         "a topic name consists of letters, digits, -, _, % and |: use a name like orders_paid",
@@ -76,6 +88,15 @@ ACCEPTED_TOPICS: list[tuple[str, Spec]] = [
     ("demo-x", TO),
     ("demo-1-2", TO),
     ("t", TO | {"queues": 1024, "permission": "WriteOnly", "order": True, "deletionPolicy": "Retain"}),
+    ("t", TO | {"delay": {"maxDelaySeconds": 1, "maxPendingMessages": 0, "whenTopicIsGone": "Drop"}}),
+    (
+        "t",
+        TO
+        | {
+            "delay": {"latenessObjective": {"withinMilliseconds": 5, "percent": 99.95}, "maxPendingBytes": 1 << 40},
+            "deletionPolicy": "RefuseWhilePending",
+        },
+    ),
 ]
 CHANGED_TOPICS: list[tuple[Spec, Spec, tuple[str, str] | None]] = [
     (TO, TO | {"topicName": "t"}, None),

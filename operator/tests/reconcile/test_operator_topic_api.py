@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from delaymq.api_types.delay_settings import LatenessObjective, TopicDelays, TopicDelaySettings
 from delaymq_operator.adapters.api_requests import ApiRequests
 from delaymq_operator.adapters.credentials import Credentials
 from delaymq_operator.adapters.kube import ApiKube
@@ -117,6 +118,43 @@ def test_topic_is_created_and_released_through_finalizer(cluster: Cluster) -> No
     assert cluster.release(key) is None
     assert not cluster.exists(key)
     assert not cluster.brokers.topics_by_host[POD_ADDRESS]
+
+
+def test_pending_messages_are_shown_and_prevent_the_deletion(cluster: Cluster) -> None:
+    cluster.broker()
+    secret = {"metadata": {"name": "demo-http-token"}, "stringData": {"token": cluster.brokers.token}}
+    cluster.server.create(f"/api/v1/namespaces/{cluster.namespace}/secrets", secret)
+    objective = {"withinMilliseconds": 5_000, "percent": 99.9}
+    spec = {"brokerRef": {"name": "demo"}, "delay": {"maxPendingMessages": 9, "latenessObjective": objective}}
+    key = cluster.create("Topic", "orders", spec | {"deletionPolicy": "RefuseWhilePending"})
+    due_ms = 1_800_000_060_000
+    cluster.brokers.delays_by_host[POD_ADDRESS] = {
+        "orders": TopicDelays(
+            topic="orders",
+            exists=True,
+            settings=TopicDelaySettings(),
+            pending=3,
+            pending_bytes=900,
+            next_due_ms=due_ms,
+            latest_due_ms=due_ms,
+        )
+    }
+    cluster.reconcile(key)
+    found = cluster.brokers.delays_by_host[POD_ADDRESS]["orders"].settings
+    assert (found.max_pending_messages, found.when_topic_is_gone) == (9, "recreate")
+    assert found.lateness_objective == LatenessObjective(within_ms=5_000, percent=99.9)
+    row = cluster.server.kubectl("-n", cluster.namespace, "get", "dmqt", "orders", "--no-headers").split()
+    assert row[6:8] == ["3", "2027-01-15T08:01:00Z"]
+    assert cluster.get(key)["status"]["delay"]["pendingBytes"] == 900
+    before = cluster.get(key)["metadata"]["resourceVersion"]
+    cluster.reconcile(key)
+    assert cluster.get(key)["metadata"]["resourceVersion"] == before
+    waiting = cluster.delete(key)
+    assert waiting is not None
+    assert "3 delayed messages are pending until 2027-01-15T08:01:00Z" in waiting.message
+    cluster.brokers.delays_by_host.clear()
+    assert cluster.release(key) is None
+    assert not cluster.exists(key)
 
 
 def test_schema_keeps_written_status(cluster: Cluster) -> None:

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Final, TypeVar
+from urllib.parse import quote, urlencode
 
 import msgspec
 from delaymq.api_types.base import Refusal
@@ -26,6 +27,7 @@ from delaymq.api_types.broker import (
     Remaining,
     Withdraw,
 )
+from delaymq.api_types.delay_settings import DelaySettings, TopicDelays, TopicDelaySettings
 from delaymq.client import Admin, Client, ClientError, ClientOptions, Credentials, RefusedError
 from delaymq.client import TopicConfig as ClientTopicConfig
 
@@ -43,6 +45,9 @@ MAX_CONCURRENT_REQUESTS: Final = 32
 """Maximum number of concurrent calls, so that hundreds of unresponsive brokers do not exhaust the process's file
 descriptors.
 """
+
+_PAGE: Final = 1_000
+"""Topics of one response: 300 KB."""
 
 T = TypeVar("T")
 
@@ -87,6 +92,30 @@ class HttpBrokerAdmin:
     async def decommission(self, endpoint: Endpoint) -> None:
         """Remove the broker from the routes permanently."""
         await self._http(endpoint, "POST", "/api/v1/decommission", Decommissioned)
+
+    async def delays(self, endpoint: Endpoint) -> dict[str, TopicDelays]:
+        """Return delay settings and pending messages of all topics that have any, by name."""
+        found: dict[str, TopicDelays] = {}
+        after: str | None = ""
+        while after is not None:
+            query = urlencode({"pending": "true", "limit": _PAGE, "after": after})
+            page = await self._http(endpoint, "GET", f"/api/v1/delay/settings?{query}", DelaySettings)
+            found |= {each.topic: each for each in page.topics}
+            after = page.next
+        return found
+
+    async def topic_delays(self, endpoint: Endpoint, topic: str) -> TopicDelays | None:
+        """Return delay settings and pending messages of a topic; None without such a topic."""
+        try:
+            return await self._http(endpoint, "GET", _settings_path(topic), TopicDelays)
+        except BrokerRefused as error:
+            if error.code == "no_such_topic":
+                return None
+            raise
+
+    async def set_topic_delays(self, endpoint: Endpoint, topic: str, settings: TopicDelaySettings) -> TopicDelays:
+        """Replace the delay settings of a topic."""
+        return await self._http(endpoint, "PUT", _settings_path(topic), TopicDelays, settings)
 
     # Remoting.
 
@@ -185,6 +214,10 @@ class HttpBrokerAdmin:
                 cookie_jar=aiohttp.DummyCookieJar(),
             )
         return self._session
+
+
+def _settings_path(topic: str) -> str:
+    return f"/api/v1/delay/settings/topics/{quote(topic, safe='')}"
 
 
 def _signing(account: AdminAccount) -> Credentials:

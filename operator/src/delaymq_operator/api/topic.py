@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
+from delaymq.api_types.delay_settings import MAX_DELAY_S, MAX_NUMBER
 from delaymq.message.names import topic_problem
 from msgspec import Meta
 
@@ -22,6 +23,23 @@ class BrokerRef(ApiStruct, frozen=True, kw_only=True):
     name: Annotated[str, Meta(min_length=1, max_length=MAX_BROKER_NAME_CHARS)]
 
 
+class LatenessObjective(ApiStruct, frozen=True, kw_only=True):
+    """Service level objective of deliveries."""
+
+    within_milliseconds: Annotated[int, Meta(ge=1, le=MAX_NUMBER)]
+    percent: Annotated[float, Meta(gt=0, lt=100)]
+
+
+class TopicDelaySpec(ApiStruct, frozen=True, kw_only=True):
+    """Limits and promises of delayed messages. Those that are omitted are removed from the brokers."""
+
+    max_delay_seconds: Annotated[int, Meta(ge=1, le=MAX_DELAY_S)] | None = None
+    max_pending_messages: Annotated[int, Meta(ge=0, le=MAX_NUMBER)] | None = None
+    max_pending_bytes: Annotated[int, Meta(ge=0, le=MAX_NUMBER)] | None = None
+    when_topic_is_gone: Literal["Recreate", "DeadLetter", "Drop"] = "Recreate"
+    lateness_objective: LatenessObjective | None = None
+
+
 class TopicSpec(ApiStruct, frozen=True, kw_only=True):
     """Desired state; a setting that is None keeps its value on the broker."""
 
@@ -30,7 +48,9 @@ class TopicSpec(ApiStruct, frozen=True, kw_only=True):
     queues: Annotated[int, Meta(ge=1, le=1024)] | None = None
     permission: Permission | None = None
     order: bool | None = None
-    deletion_policy: Literal["Delete", "Retain"] = "Delete"
+    delay: TopicDelaySpec | None = None
+    """None: the delay settings on the brokers are not changed."""
+    deletion_policy: Literal["Delete", "Retain", "RefuseWhilePending"] = "Delete"
 
 
 class TopicGroupStatus(StatusStruct, frozen=True, kw_only=True):
@@ -45,6 +65,15 @@ class TopicGroupStatus(StatusStruct, frozen=True, kw_only=True):
     """The metadata.uid of the Broker at that time; None: written by an older operator."""
 
 
+class TopicDelayStatus(StatusStruct, frozen=True, kw_only=True):
+    """Pending delayed messages of the topic in all groups."""
+
+    pending_messages: int = 0
+    pending_bytes: int = 0
+    next_due_time: str | None = None
+    latest_due_time: str | None = None
+
+
 class TopicStatus(StatusStruct, frozen=True, kw_only=True):
     """Observed state."""
 
@@ -52,6 +81,8 @@ class TopicStatus(StatusStruct, frozen=True, kw_only=True):
     conditions: tuple[Condition, ...] = ()
     topic_name: str | None = None
     groups: tuple[TopicGroupStatus, ...] = ()
+    delay: TopicDelayStatus | None = None
+    """None: not observed yet."""
 
 
 class Topic(Resource, frozen=True, kw_only=True):

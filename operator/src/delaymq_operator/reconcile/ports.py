@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeAlias
 
 from delaymq.api_types.broker import About, Drain, DrainMode, Remaining
+from delaymq.api_types.delay_settings import TopicDelays, TopicDelaySettings
 
 Manifest: TypeAlias = dict[str, Any]
 """A Kubernetes object as JSON data."""
@@ -146,6 +147,15 @@ class BrokerAdmin(Protocol):
 
     async def put_topic(self, endpoint: Endpoint, config: TopicConfig) -> None:
         """Create or change a topic on a broker."""
+
+    async def delays(self, endpoint: Endpoint) -> dict[str, TopicDelays]:
+        """Return delay settings and pending messages of all topics that have any, by name."""
+
+    async def topic_delays(self, endpoint: Endpoint, topic: str) -> TopicDelays | None:
+        """Return delay settings and pending messages of a topic; None without such a topic."""
+
+    async def set_topic_delays(self, endpoint: Endpoint, topic: str, settings: TopicDelaySettings) -> TopicDelays:
+        """Replace the delay settings of a topic."""
 
     async def delete_topic(self, endpoint: Endpoint, topic: str) -> None:
         """Delete a topic on a broker; an absent topic is not an error."""

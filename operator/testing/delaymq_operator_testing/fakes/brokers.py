@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from delaymq.api_types.broker import About, Drain, DrainMode, Remaining, UnconsumedRow
 from delaymq.api_types.delay import Correction, Delay, DelayLevel, TimedMessages
+from delaymq.api_types.delay_settings import TopicDelays, TopicDelaySettings
 from delaymq.config import BrokerConfig, build, parse_properties_text, to_properties_text
 from delaymq_operator.reconcile.errors import BrokerRefused, BrokerUnreachable
 from delaymq_operator.reconcile.ports import AdminAccount, Endpoint, TopicConfig
@@ -188,6 +189,15 @@ class FakeBrokers:
         raise AssertionError("topics are not the Broker's")
 
     async def put_topic(self, endpoint: Endpoint, config: TopicConfig) -> None:
+        raise AssertionError("topics are not the Broker's")
+
+    async def delays(self, endpoint: Endpoint) -> dict[str, TopicDelays]:
+        raise AssertionError("topics are not the Broker's")
+
+    async def topic_delays(self, endpoint: Endpoint, topic: str) -> TopicDelays | None:
+        raise AssertionError("topics are not the Broker's")
+
+    async def set_topic_delays(self, endpoint: Endpoint, topic: str, settings: TopicDelaySettings) -> TopicDelays:
         raise AssertionError("topics are not the Broker's")
 
     async def delete_topic(self, endpoint: Endpoint, topic: str) -> None:

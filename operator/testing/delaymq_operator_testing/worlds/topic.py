@@ -6,17 +6,20 @@ The same objects serve as API server and as cache; `frozen` lets the cache show 
 from __future__ import annotations
 
 import asyncio
+import base64
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn
 
 from delaymq.api_types.broker import DrainMode
-from delaymq_operator.api.names import FINALIZER
+from delaymq.api_types.delay_settings import TopicDelays, TopicDelaySettings
+from delaymq_operator.api.names import FINALIZER, TOKEN_KEY, token_secret
 from delaymq_operator.api.topic import claim_of
 from delaymq_operator.reconcile.context import Key, ReconcileContext, ReconcileSettings
 from delaymq_operator.reconcile.errors import BrokerRefused, BrokerUnreachable, KubeError
 from delaymq_operator.reconcile.ports import AdminAccount, BrokerAdmin, Cache, Endpoint, Kube, Manifest, TopicConfig
+from msgspec import structs
 
 from delaymq_operator_testing.trees import copied
 
@@ -149,6 +152,10 @@ class MemoryBrokers:
     topics_by_host: dict[str, dict[str, TopicConfig]] = field(default_factory=dict)
     orders_by_address: dict[str, dict[str, str]] = field(default_factory=dict)
     down: set[str] = field(default_factory=set)
+    delays_by_host: dict[str, dict[str, TopicDelays]] = field(default_factory=dict)
+    too_old: set[str] = field(default_factory=set)
+    """Hosts of brokers without delay settings."""
+    token: str = "secret"
     refusing: dict[str, str] = field(default_factory=dict)
     """Host → message with which it rejects every change."""
     calls: list[tuple[str, ...]] = field(default_factory=list)
@@ -162,7 +169,7 @@ class MemoryBrokers:
         self.calls.append((what, host, *more))
         if host in self.down:
             raise BrokerUnreachable(host, "connection refused")
-        if what not in ("topics", "orders") and host in self.refusing:
+        if what not in ("topics", "orders", "delays", "topic_delays") and host in self.refusing:
             raise BrokerRefused(host, "1", self.refusing[host])
 
     async def topics(self, endpoint: Endpoint) -> dict[str, TopicConfig]:
@@ -180,6 +187,30 @@ class MemoryBrokers:
     async def delete_topic(self, endpoint: Endpoint, topic: str) -> None:
         self._at("delete_topic", endpoint.host, topic)
         self.topics_by_host[endpoint.host].pop(topic, None)
+
+    async def delays(self, endpoint: Endpoint) -> dict[str, TopicDelays]:
+        self._http("delays", endpoint)
+        return dict(self.delays_by_host.get(endpoint.host, {}))
+
+    async def topic_delays(self, endpoint: Endpoint, topic: str) -> TopicDelays | None:
+        self._http("topic_delays", endpoint, topic)
+        return self.delays_by_host.get(endpoint.host, {}).get(topic)
+
+    async def set_topic_delays(self, endpoint: Endpoint, topic: str, settings: TopicDelaySettings) -> TopicDelays:
+        self._http("set_topic_delays", endpoint, topic)
+        known = self.delays_by_host.setdefault(endpoint.host, {})
+        before = known.get(topic) or TopicDelays(
+            topic=topic, exists=True, settings=settings, pending=0, pending_bytes=0
+        )
+        known[topic] = structs.replace(before, settings=settings)
+        return known[topic]
+
+    def _http(self, what: str, endpoint: Endpoint, *more: str) -> None:
+        self._at(what, endpoint.host, *more)
+        if endpoint.host in self.too_old:
+            raise BrokerRefused(endpoint.host, "not_found", "GET /api/v1/delay/settings does not exist")
+        if endpoint.token != self.token:
+            raise BrokerRefused(endpoint.host, "unauthorized", "the token is missing or wrong")
 
     async def orders(self, address: str) -> Mapping[str, str]:
         self._at("orders", address)
@@ -244,8 +275,30 @@ class TopicWorld:
 
     def add_broker(self, name: str = "demo", *, groups: int = 1, name_servers: int = 1) -> None:
         self.kube.add("Broker", name, {"size": groups, "nameServers": {"replicas": name_servers}})
+        self.set_token(self.brokers.token, name)
         for number in range(groups):
             self.start_group(number, name)
+
+    def set_token(self, token: str, broker: str = "demo") -> None:
+        """Write the Secret with the token of the brokers' HTTP interfaces."""
+        data = {TOKEN_KEY: base64.b64encode(token.encode()).decode()}
+        self.kube.objects["Secret", NAMESPACE, token_secret(broker)] = {"data": data}
+
+    def set_pending(self, number: int, topic: str, pending: int, latest_due_ms: int, broker: str = "demo") -> None:
+        """Let messages be pending for a topic, of which the first is due in a minute."""
+        known = self.brokers.delays_by_host.setdefault(self.host(number, broker), {})
+        before = known.get(topic) or TopicDelays(
+            topic=topic, exists=True, settings=TopicDelaySettings(), pending=0, pending_bytes=0
+        )
+        dues = (self.now_ms + 60_000, latest_due_ms) if pending else (None, None)
+        known[topic] = structs.replace(
+            before, pending=pending, pending_bytes=300 * pending, next_due_ms=dues[0], latest_due_ms=dues[1]
+        )
+
+    def delay_settings(self, number: int, topic: str, broker: str = "demo") -> TopicDelaySettings:
+        """Return the delay settings of a topic on a broker."""
+        found = self.brokers.delays_by_host.get(self.host(number, broker), {}).get(topic)
+        return TopicDelaySettings() if found is None else found.settings
 
     def start_group(self, number: int, broker: str = "demo") -> None:
         """Add a pod with an address and a broker, and report the group as ready in the Broker's status."""

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from delaymq.message.names import DLQ_PREFIX, RETRY_PREFIX, is_system_topic
 
 from delaymq_operator.api import Broker, Reason, SpecError, Topic, parse_topic
 from delaymq_operator.api.conditions import ConditionStatus
 from delaymq_operator.api.names import BROKER_KIND, FINALIZER, MAX_SIZE, rocketmq_broker_name
-from delaymq_operator.api.topic import TopicGroupStatus
+from delaymq_operator.api.topic import TopicDelayStatus, TopicGroupStatus
 from delaymq_operator.reconcile.context import Key, Outcome, ReconcileContext
 from delaymq_operator.reconcile.ports import Manifest
 from delaymq_operator.reconcile.topic.conflicts import age, conflicting_topics
+from delaymq_operator.reconcile.topic.delays import DelaysInGroups, ObservedDelays, figures_of
 from delaymq_operator.reconcile.topic.desired import observed_on, satisfied
 from delaymq_operator.reconcile.topic.groups import NOT_READY, ObservedTopic, TopicInGroups
 from delaymq_operator.reconcile.topic.order import ensure_order
@@ -21,6 +23,14 @@ from delaymq_operator.reconcile.topic.status import Reporter
 from delaymq_operator.reconcile.topic.targets import groups_of
 
 _Verdict = tuple[ConditionStatus, Reason, str]
+
+
+class _Problems(NamedTuple):
+    """Problems with settings apart from those of the topic itself."""
+
+    order: Sequence[str]
+    delays: Sequence[ObservedDelays]
+
 
 _FINALIZER_S = 0.3
 """Interval between checks for the finalizer, which kopf adds when it first observes a Topic."""
@@ -51,6 +61,7 @@ async def reconcile_topic(key: Key, ctx: ReconcileContext) -> Outcome:
         # Without the finalizer, it could be deleted without its topic.
         return Outcome(_FINALIZER_S)
     repairing = report.observed_generation == topic.generation
+    in_force = repairing and report.ready
     if not report.owned:
         # Recorded before the topic is created, so that a deletion includes the topic whatever happens in between.
         await report.set_ready(
@@ -63,10 +74,16 @@ async def reconcile_topic(key: Key, ctx: ReconcileContext) -> Outcome:
     queues = {one.group.name: groups[one.group.name].write_queues for one in found if _desired_groups(one, groups)}
     if topic.spec.order is not None and queues:
         order_problems = await ensure_order(topic, broker, answers, ctx, queues if topic.spec.order else None)
-    await _report_changes(found, report, repairing=repairing)
-    await _conclude(topic, broker, found, groups, order_problems, report)
+    delays = await DelaysInGroups(topic, broker, answers, ctx).reconcile(found)
+    await _report_changes([*found, *delays], report, repairing=repairing)
+    figures = figures_of(delays, report.status.delay, key, ctx)
+    # A broker keeps its settings when it restarts, so those that were in force are not reported as missing.
+    lacking = [one for one in delays if one.problem is not None and (one.refused or not in_force)]
+    problems = _Problems(order_problems, lacking if topic.spec.delay is not None else [])
+    await _conclude(topic, broker, found, groups, problems, report, figures)
     # A setting that a broker rejects now is likely to be rejected again soon.
-    return Outcome(ctx.settings.status_interval_s) if any(one.refused for one in found) else later
+    refused = any(one.refused for one in found) or any(one.refused for one in problems.delays)
+    return Outcome(ctx.settings.status_interval_s) if refused else later
 
 
 def _refuse_system_topic(topic: Topic) -> None:
@@ -141,7 +158,9 @@ def _desired_groups(found: ObservedTopic, groups: dict[str, TopicGroupStatus]) -
     return not found.group.leaving and found.group.name in groups
 
 
-async def _report_changes(found: Sequence[ObservedTopic], report: Reporter, *, repairing: bool) -> None:
+async def _report_changes(
+    found: Sequence[ObservedTopic | ObservedDelays], report: Reporter, *, repairing: bool
+) -> None:
     changes = [f"{one.group.name}: {one.change}" for one in found if one.change is not None]
     if changes:
         reason = "PutRight" if repairing else "Applied"
@@ -153,8 +172,9 @@ async def _conclude(
     broker: Broker,
     found: Sequence[ObservedTopic],
     groups: dict[str, TopicGroupStatus],
-    order_problems: Sequence[str],
+    problems: _Problems,
     report: Reporter,
+    figures: TopicDelayStatus | None,
 ) -> None:
     # A broker keeps its topics when it restarts, so a topic that was correct at the last observation is not reported.
     # Nothing is known about a recreated Broker: its volumes may have been deleted too.
@@ -176,13 +196,27 @@ async def _conclude(
             "reachable again."
         )
         verdict = "False", reason, message
-    elif order_problems:
-        message = f"The order setting of topic {topic.topic_name} could not be updated: {'; '.join(order_problems)}."
+    elif problems.delays:
+        verdict = _of_delays(topic, problems.delays)
+    elif problems.order:
+        message = f"The order setting of topic {topic.topic_name} could not be updated: {'; '.join(problems.order)}."
         verdict = "False", Reason.NAME_SERVERS_NOT_READY, message
     else:
         verdict = "True", Reason.IN_EVERY_GROUP, _all_is_well(topic, found, groups)
     # Include the name although it has been reported before: another client may have changed it.
-    await report.set_ready(*verdict, topic_name=topic.topic_name, groups=groups.values())
+    await report.set_ready(*verdict, topic_name=topic.topic_name, groups=groups.values(), delay=figures)
+
+
+def _of_delays(topic: Topic, lacking: Sequence[ObservedDelays]) -> _Verdict:
+    where = ", ".join(f"{one.group.name} ({one.problem})" for one in lacking)
+    if any(one.refused for one in lacking):
+        message = f"The delay settings of topic {topic.topic_name} cannot be applied in {where}."
+        return "False", Reason.APPLY_FAILED, message
+    message = (
+        f"The delay settings of topic {topic.topic_name} do not yet match its spec in {where}: they are updated when"
+        " the broker is reachable again."
+    )
+    return "False", Reason.GROUPS_UNREACHABLE, message
 
 
 def _all_is_well(topic: Topic, found: Sequence[ObservedTopic], groups: dict[str, TopicGroupStatus]) -> str:

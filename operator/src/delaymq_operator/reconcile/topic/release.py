@@ -6,11 +6,13 @@ import asyncio
 
 from delaymq_operator.api import Broker, Reason, SpecError, Topic, parse_broker, parse_topic
 from delaymq_operator.api.names import BROKER_KIND, TOPIC_KIND
+from delaymq_operator.api.resource import timestamp_of_ms
 from delaymq_operator.reconcile.context import Key, ReconcileContext, Waiting
 from delaymq_operator.reconcile.errors import BrokerRefused, BrokerUnreachable
 from delaymq_operator.reconcile.name_servers import name_servers_of
 from delaymq_operator.reconcile.secrets import name_server_account
 from delaymq_operator.reconcile.topic.conflicts import conflicting_topics
+from delaymq_operator.reconcile.topic.delays import DelaysInGroups, ObservedDelays
 from delaymq_operator.reconcile.topic.groups import TopicInGroups
 from delaymq_operator.reconcile.topic.order import ensure_order
 from delaymq_operator.reconcile.topic.shared_reads import SharedBrokerReads
@@ -18,6 +20,7 @@ from delaymq_operator.reconcile.topic.status import Reporter
 from delaymq_operator.reconcile.topic.targets import groups_of
 
 _WAY_OUT = "To keep the topic and delete only this resource, set spec.deletionPolicy to Retain."
+_PENDING_WAY_OUT = "To delete it in spite of pending messages, set it to Delete."
 
 
 async def release_topic(key: Key, ctx: ReconcileContext) -> Waiting | None:
@@ -44,6 +47,8 @@ async def release_topic(key: Key, ctx: ReconcileContext) -> Waiting | None:
     if problem is None:
         return None
     message = f"Topic {topic.topic_name} cannot be deleted yet: {problem}. {_WAY_OUT}"
+    if topic.spec.deletion_policy == "RefuseWhilePending":
+        message = f"{message} {_PENDING_WAY_OUT}"
     await report.set_ready("False", Reason.DELETING, message)
     return Waiting(message, ctx.settings.poll_interval_s)
 
@@ -66,12 +71,27 @@ async def _delete_from_broker(topic: Topic, report: Reporter, ctx: ReconcileCont
         for group in await groups_of(broker, ctx)
         if group.endpoint is not None or report.group(group.name) is not None
     ]
+    if topic.spec.deletion_policy == "RefuseWhilePending":
+        pending = await DelaysInGroups(topic, broker, answers, ctx).pending(groups)
+        if obstacles := [f"{one.group.name}: {text}" for one in pending if (text := _obstacle(one)) is not None]:
+            return "; ".join(obstacles)
     on_brokers = TopicInGroups(topic, answers, ctx)
     outcomes = await asyncio.gather(*(on_brokers.delete(group) for group in groups))
     problems = [f"{group.name}: {problem}" for group, problem in zip(groups, outcomes, strict=True) if problem]
     if not problems:
         problems = await _delete_from_name_servers(topic, broker, answers, ctx)
     return "; ".join(problems) or None
+
+
+def _obstacle(found: ObservedDelays) -> str | None:
+    """Return why the topic must not be deleted in a group yet; None if nothing is pending there."""
+    if found.problem is not None:
+        return found.problem
+    if found.found is None or not found.found.pending:
+        return None
+    messages, latest_ms = found.found.pending, found.found.latest_due_ms
+    until = f" until {timestamp_of_ms(latest_ms)}" if latest_ms is not None else ""
+    return f"{messages} delayed {'message is' if messages == 1 else 'messages are'} pending{until}"
 
 
 async def _delete_from_name_servers(

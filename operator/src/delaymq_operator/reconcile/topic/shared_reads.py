@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final, Generic, TypeVar
 
+from delaymq.api_types.delay_settings import TopicDelays
+
 from delaymq_operator.api import Broker, parse_broker
 from delaymq_operator.reconcile.errors import BrokerRefused, BrokerUnreachable
 from delaymq_operator.reconcile.ports import Endpoint, Manifest, TopicConfig
@@ -98,13 +100,23 @@ class SharedBrokerReads:
 
     def __init__(self) -> None:
         self._topics: dict[str, tuple[Endpoint, SharedRead[dict[str, TopicConfig]]]] = {}
+        self._delays: dict[str, tuple[Endpoint, SharedRead[dict[str, TopicDelays]]]] = {}
         self._orders: dict[str, SharedRead[dict[str, str]]] = {}
+        self.token: str | None = None
+        """Token of the brokers' HTTP interfaces, once it has been read."""
 
     def topics_of(self, group_name: str, endpoint: Endpoint) -> SharedRead[dict[str, TopicConfig]]:
         """Return the topics of a group's broker; a pod with a new address starts without a cached response."""
         held = self._topics.get(group_name)
         if held is None or held[0] != endpoint:
             held = self._topics[group_name] = endpoint, SharedRead()
+        return held[1]
+
+    def delays_of(self, group_name: str, endpoint: Endpoint) -> SharedRead[dict[str, TopicDelays]]:
+        """Return delay settings and pending messages of a group's topics, like `topics_of`."""
+        held = self._delays.get(group_name)
+        if held is None or held[0] != endpoint:
+            held = self._delays[group_name] = endpoint, SharedRead()
         return held[1]
 
     def orders_of(self, address: str) -> SharedRead[dict[str, str]]:

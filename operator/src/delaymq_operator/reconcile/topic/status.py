@@ -11,7 +11,7 @@ from delaymq_operator.api import ConditionType, Reason, TopicStatus, find_condit
 from delaymq_operator.api.conditions import ConditionStatus, only_conditions
 from delaymq_operator.api.names import TOPIC_KIND
 from delaymq_operator.api.resource import status_of
-from delaymq_operator.api.topic import TopicGroupStatus
+from delaymq_operator.api.topic import TopicDelayStatus, TopicGroupStatus
 from delaymq_operator.reconcile.context import ReconcileContext
 from delaymq_operator.reconcile.ports import EventType, Manifest
 
@@ -37,6 +37,12 @@ class Reporter:
     def observed_generation(self) -> int:
         return self.status.observed_generation or 0
 
+    @property
+    def ready(self) -> bool:
+        """Whether the newest spec that was observed is in force."""
+        condition = find_condition(self.status.conditions, ConditionType.READY)
+        return condition is not None and condition.status == "True"
+
     def group(self, name: str) -> TopicGroupStatus | None:
         """Return the last observed state of the topic in a group."""
         return next((group for group in self.status.groups if group.name == name), None)
@@ -49,8 +55,9 @@ class Reporter:
         *,
         topic_name: str | None = None,
         groups: Iterable[TopicGroupStatus] | None = None,
+        delay: TopicDelayStatus | None = None,
     ) -> None:
-        """Set the condition Ready; `topic_name` and `groups` are kept if not given, an empty name is removed."""
+        """Set the condition Ready; other members are kept if not given, and an empty name is removed."""
         generation = self._body["metadata"].get("generation", 0)
         before = find_condition(self.status.conditions, ConditionType.READY)
         now = datetime.fromtimestamp(self._ctx.clock() / 1000, UTC)
@@ -59,6 +66,7 @@ class Reporter:
             observed_generation=generation,
             topic_name=self.status.topic_name if topic_name is None else topic_name or None,
             groups=self.status.groups if groups is None else tuple(groups),
+            delay=self.status.delay if delay is None else delay,
             conditions=with_condition(
                 only_conditions(self.status.conditions, ConditionType.READY),
                 ConditionType.READY,
