@@ -1,4 +1,4 @@
-"""Topics as resources: created in every group, changed, in conflict, deleted or retained, and after their Broker."""
+"""Topics as resources: created in every group, changed, limited, in conflict, deleted or kept, without a Broker."""
 
 import time
 from collections.abc import Callable
@@ -12,6 +12,7 @@ from kind.waiting import NotYetError, wait_until
 pytestmark = pytest.mark.timeout(240)
 
 TOPIC = "topic.delaymq.io"
+POD = "demo-broker-0-0"
 
 
 def test_topic_follows_the_life_cycle_of_its_resource(spaces: Callable[..., Space], note: Callable[..., None]) -> None:
@@ -76,3 +77,44 @@ def test_topic_can_be_deleted_after_its_broker_and_volumes_are_deleted_on_reques
     note(gone_after_s=time.monotonic() - began)
     # As requested; without deleteClaim volumes stay (test_kind_storage.py).
     wait_until("the volume is gone with its Broker", lambda: space.find("pvc", claim) is None, timeout_s=60)
+
+
+def test_topic_limits_delayed_messages_and_is_kept_while_some_are_pending(
+    spaces: Callable[..., Space], note: Callable[..., None]
+) -> None:
+    space = spaces("limited")
+    objective = {"withinMilliseconds": 5_000, "percent": 99.9}
+    limited: dict[str, Any] = {"queues": 2, "deletionPolicy": "RefuseWhilePending"}
+    space.apply(objects.topic("orders", delay={"maxPendingMessages": 5, "latenessObjective": objective}, **limited))
+    name_servers = space.broker_ready()
+    space.wait_condition(TOPIC, "orders", "Ready", reason="InEveryGroup")
+    settings = space.http(POD, "/api/v1/delay/settings/topics/orders")["settings"]
+    assert settings == {"maxPendingMessages": 5, "latenessObjective": {"withinMs": 5_000, "percent": 99.9}}
+    producer = space.client.produce(
+        topic="orders", name_servers=name_servers, run="later", count=8, rate=20, delay="1h", retries=0
+    )
+    producer.result()
+    assert space.http(POD, "/api/v1/delay/settings/topics/orders")["pending"] == 5
+
+    def shown() -> Any:
+        delay = space.get(TOPIC, "orders")["status"].get("delay", {})
+        if delay.get("pendingMessages") == 5 and delay.get("nextDueTime"):
+            return delay
+        raise NotYetError(str(delay))
+
+    figures = wait_until("the status shows the pending messages", shown, timeout_s=120)
+    # The limit is removed, and the deletion waits for the messages.
+    space.apply(objects.topic("orders", delay={}, **limited))
+    space.wait_condition(TOPIC, "orders", "Ready", reason="InEveryGroup")
+    wait_until("the limit is removed", lambda: not _settings(space), timeout_s=30)
+    space.kubectl("delete", TOPIC, "orders", "--wait=false")
+    waiting = space.wait_condition(TOPIC, "orders", "Ready", reason="Deleting")
+    assert "5 delayed messages are pending until" in waiting["message"], waiting["message"]
+    assert space.client.ask("route", "orders", name_servers=name_servers)
+    space.patch(TOPIC, "orders", {"spec": {"deletionPolicy": "Delete"}})
+    wait_until("the Topic is gone", lambda: space.find(TOPIC, "orders") is None, timeout_s=60)
+    note(figures=figures, waiting=waiting["message"])
+
+
+def _settings(space: Space) -> Any:
+    return space.http(POD, "/api/v1/delay/settings/topics/orders")["settings"]
