@@ -26,6 +26,7 @@ from delaymq_operator.api.broker_status import (
     TimedStatus,
     VolumesStatus,
 )
+from delaymq_operator.api.delay_level_config import AppliedLevels
 from delaymq_operator.api.resource import StatusStruct
 from delaymq_operator.api.topic import TopicDelayStatus, TopicGroupStatus
 from delaymq_operator_testing.api_server import ApiError, ApiServer
@@ -146,6 +147,7 @@ STATUSES: dict[str, tuple[dict[str, Any], StatusStruct]] = {
             level_count=1,
             max_delay="1s",
             table="1s",
+            applied=AppliedLevels(message_delay_level="1s", delay_level_overflow="reject"),
         ),
     ),
 }

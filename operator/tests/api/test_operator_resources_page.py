@@ -52,7 +52,12 @@ def test_page_lists_exactly_conditions_and_reasons_of_operator() -> None:
 
 
 def test_page_lists_user_annotations() -> None:
-    for annotation in (names.RESTART_ANNOTATION, names.FORCE_SCALE_IN_ANNOTATION, names.ANALYZE_ANNOTATION):
+    for annotation in (
+        names.RESTART_ANNOTATION,
+        names.FORCE_SCALE_IN_ANNOTATION,
+        names.ANALYZE_ANNOTATION,
+        names.DRY_RUN_ANNOTATION,
+    ):
         assert f"| `{annotation}` |" in PAGE
 
 

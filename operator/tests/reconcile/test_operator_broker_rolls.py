@@ -209,6 +209,28 @@ def test_delay_levels_reach_running_brokers_without_restart(world: FakeWorld) ->
     assert "messageDelayLevel=1s 2h" in world.existing("ConfigMap", "demo-broker-conf")["data"]["broker.conf"]
 
 
+def test_dry_run_of_delay_levels_leaves_brokers_with_the_last_table(world: FakeWorld) -> None:
+    applied = {"applied": {"messageDelayLevel": "1s 1h", "delayLevelOverflow": "reject"}}
+    world.levels("mine", "1s", "1h", overflow="Reject", status=applied)
+    assert restarts(world, lambda: world.change(delayLevelConfigRef={"name": "mine"})) == []
+    dry = {"delaymq.io/dry-run": "true"}
+    assert restarts(world, lambda: world.levels("mine", "1s", "9h", annotations=dry)) == []
+    assert world.status["levels"] == "1s 1h"
+    assert {broker.settings["delayLevelOverflow"] for broker in world.brokers.running.values()} == {"reject"}
+    assert "messageDelayLevel=1s 1h" in world.existing("ConfigMap", "demo-broker-conf")["data"]["broker.conf"]
+    assert restarts(world, lambda: world.levels("mine", "1s", "9h")) == []
+    world.run(lambda: world.status["levels"] == "1s 9h")
+
+
+def test_dry_run_of_the_first_table_changes_nothing(world: FakeWorld) -> None:
+    before = world.status["levels"]
+    world.levels("mine", "1s", "9h", annotations={"delaymq.io/dry-run": "true"})
+    world.change(delayLevelConfigRef={"name": "mine"})
+    world.run(lambda: world.reason("Degraded") == "DelayLevelConfigMissing")
+    assert "no table in effect: remove the annotation" in world.condition("Degraded")["message"]
+    assert world.status["levels"] == before
+
+
 def test_unreachable_broker_is_reported_and_does_not_block_others(world: FakeWorld) -> None:
     world.brokers.mute.add("demo-broker-0-0")
     world.run(lambda: world.reason("Degraded") == "BrokerUnreachable")

@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from delaymq_operator.api.names import DRY_RUN_ANNOTATION
 from delaymq_operator.reconcile.context import Key, Outcome, Waiting
 from delaymq_operator.reconcile.delay_level_config import reconcile_levels, release_levels
 from delaymq_operator_testing.trees import copied
@@ -175,3 +176,46 @@ def test_absent_config_is_ignored() -> None:
     key = Key("DelayLevelConfig", NAMESPACE, "never")
     assert look(world, key) == Outcome()
     assert release(world, key) is None
+
+
+def test_dry_run_shows_the_effect_on_each_broker() -> None:
+    world = TopicWorld(groups=0)
+    use(world, "demo", "short", runs="1s 10s 1h 2h")
+    pending = [{"level": level, "pending": count} for level, count in ((1, 9), (2, 5), (3, 2), (4, 1))]
+    world.kube.objects["Broker", NAMESPACE, "demo"]["status"]["groups"] = [
+        {"name": f"demo-{number}", "group": number, "delay": pending} for number in (0, 1)
+    ]
+    use(world, "new", "short")
+    key = world.add_levels("short", "1s", "10s", "1h", "2h")
+    look(world, key)
+    assert world.status(key)["applied"] == {"messageDelayLevel": "1s 10s 1h 2h", "delayLevelOverflow": "clamp"}
+    world.annotate("DelayLevelConfig", "short", DRY_RUN_ANNOTATION, "true")
+    world.kube.change("DelayLevelConfig", "short", levels=["1s", "15s"])
+    look(world, key)
+    status, reason, message = world.condition(key)
+    assert (status, reason) == ("Unknown", "DryRun")
+    assert (
+        "demo: level 2 (10s → 15s) would change, levels 3 to 4 would be removed, and messages sent with them would get"
+        " level 2; 16 pending messages of changed levels would keep their due times"
+    ) in message
+    assert "new: its present table is unknown until its brokers are ready" in message
+    assert world.status(key)["applied"]["messageDelayLevel"] == "1s 10s 1h 2h"
+    world.kube.change("DelayLevelConfig", "short", levels=["1s", "10s", "1h", "2h", "1d"], overflow="Reject")
+    look(world, key)
+    assert "demo: level 5 would be added; 0 pending messages" in world.condition(key)[2]
+    world.annotate("DelayLevelConfig", "short", DRY_RUN_ANNOTATION, None)
+    look(world, key)
+    assert world.condition(key)[1] == "Applying"
+    assert world.status(key)["applied"] == {"messageDelayLevel": "1s 10s 1h 2h 1d", "delayLevelOverflow": "reject"}
+
+
+def test_dry_run_without_users_or_changes_says_so() -> None:
+    world = TopicWorld(groups=0)
+    key = world.add_levels("short", "1s")
+    world.annotate("DelayLevelConfig", "short", DRY_RUN_ANNOTATION, "true")
+    look(world, key)
+    assert "No Broker refers to it" in world.condition(key)[2]
+    assert "applied" not in world.status(key)
+    use(world, "demo", "short", runs="1s")
+    look(world, key)
+    assert "demo: no level would change" in world.condition(key)[2]

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from delaymq.api_types.delay_settings import LatenessObjective, TopicDelaySettings
+from delaymq_operator.api.names import DRY_RUN_ANNOTATION
 from delaymq_operator.reconcile.context import Key, Waiting
 from delaymq_operator.reconcile.topic import release_topic
 from delaymq_operator_testing.worlds.topic import NAMESPACE, START_MS, TopicWorld
@@ -207,3 +208,43 @@ def test_policy_can_be_changed_while_deletion_waits(policy: str) -> None:
     world.kube.change("Topic", "orders", deletionPolicy=policy)
     assert (delete(world, key) is None) == (policy == "Delete")
     assert (world.on(0, "orders") is None) == (policy == "Delete")
+
+
+def test_dry_run_shows_the_effect_and_changes_nothing() -> None:
+    world = TopicWorld(groups=2)
+    key = world.add_topic("orders", delay={"maxPendingMessages": 100})
+    settle(world, key)
+    world.set_pending(0, "orders", 70, START_MS + DAY_MS)
+    world.annotate("Topic", "orders", DRY_RUN_ANNOTATION, "true")
+    world.kube.change("Topic", "orders", queues=9, delay={"maxPendingMessages": 50, "maxDelaySeconds": 60})
+    world.later()
+    settle(world, key)
+    status, reason, message = world.condition(key)
+    assert (status, reason) == ("Unknown", "DryRun")
+    for part in (
+        'demo-0: delay settings {"maxPendingMessages":100} → {"maxDelaySeconds":60,"maxPendingMessages":50}',
+        "70 messages are pending",
+        "maxPendingMessages would reject further ones until 21 of them have ended",
+        "maxDelaySeconds would not change them (the last one is due at 2023-11-15T22:13:20Z)",
+        "demo-1: delay settings",
+    ):
+        assert part in message
+    assert world.delay_settings(0, "orders") == TopicDelaySettings(max_pending_messages=100)
+    found = world.on(0, "orders")
+    assert found is not None
+    assert found.write_queues == 9
+    assert world.brokers.asked("set_topic_delays") == 2
+    world.annotate("Topic", "orders", DRY_RUN_ANNOTATION, None)
+    world.later()
+    settle(world, key)
+    assert world.condition(key)[:2] == ("True", "InEveryGroup")
+    assert world.delay_settings(0, "orders").max_pending_messages == 50
+
+
+def test_dry_run_without_a_change_is_ready() -> None:
+    world = TopicWorld(groups=1)
+    key = world.add_topic("orders", delay=DELAY)
+    settle(world, key)
+    world.annotate("Topic", "orders", DRY_RUN_ANNOTATION, "true")
+    settle(world, key)
+    assert world.condition(key)[:2] == ("True", "InEveryGroup")

@@ -85,13 +85,14 @@ class Reason(StrEnum):
     SPARK_OPERATOR_MISSING = "SparkOperatorMissing"
     SPARK_OPERATOR_SILENT = "SparkOperatorSilent"
     INVALID_SCHEDULE = "InvalidSchedule"
-    # Topic, Ready:
+    # Topic, Ready; DryRun is also a reason of a DelayLevelConfig:
     IN_EVERY_GROUP = "InEveryGroup"
     BROKER_MISSING = "BrokerMissing"
     GROUPS_UNREACHABLE = "GroupsUnreachable"
     CONFLICT = "Conflict"
     BROKER_PAUSED = "BrokerPaused"
     DELETING = "Deleting"
+    DRY_RUN = "DryRun"
     # DelayLevelConfig, Ready and InUse:
     APPLIED = "Applied"
     APPLYING = "Applying"

@@ -43,6 +43,13 @@ class DelayLevelConfigSpec(ApiStruct, frozen=True, kw_only=True):
         return self.message_delay_level[: MAX_TABLE_CHARS - 1].rpartition(" ")[0] + " …"
 
 
+class AppliedLevels(StatusStruct, frozen=True, kw_only=True):
+    """The table that Brokers use while the one in the spec is a dry run."""
+
+    message_delay_level: str
+    delay_level_overflow: Literal["reject", "clamp"]
+
+
 class DelayLevelConfigStatus(StatusStruct, frozen=True, kw_only=True):
     """Observed state."""
 
@@ -54,6 +61,8 @@ class DelayLevelConfigStatus(StatusStruct, frozen=True, kw_only=True):
     max_delay: str | None = None
     """Longest delay, as written in the spec."""
     table: str | None = None
+    applied: AppliedLevels | None = None
+    """The last table that was not a dry run."""
 
 
 class DelayLevelConfig(Resource, frozen=True, kw_only=True):

@@ -30,6 +30,7 @@ FINALIZER: Final = f"{GROUP}/operator"
 RESTART_ANNOTATION: Final = f"{GROUP}/restart"
 FORCE_SCALE_IN_ANNOTATION: Final = f"{GROUP}/force-scale-in"
 ANALYZE_ANNOTATION: Final = f"{GROUP}/analyze"
+DRY_RUN_ANNOTATION: Final = f"{GROUP}/dry-run"
 ROTATE_ANNOTATION: Final = f"{GROUP}/rotate-registration"
 # Annotations that the operator keeps:
 INPUTS_ANNOTATION: Final = f"{GROUP}/inputs"

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from delaymq_operator.api.errors import SpecError
+from delaymq_operator.api.names import DRY_RUN_ANNOTATION
 
 
 class ApiStruct(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -40,6 +41,11 @@ class Resource(ApiStruct, frozen=True, kw_only=True):
     def deleting(self) -> bool:
         """Whether its deletion was requested."""
         return self.deletion_timestamp is not None
+
+    @property
+    def is_dry_run(self) -> bool:
+        """Whether changes of delays are to be shown in the status instead of being applied."""
+        return self.annotations.get(DRY_RUN_ANNOTATION) == "true"
 
 
 class StatusStruct(ApiStruct, frozen=True, kw_only=True):

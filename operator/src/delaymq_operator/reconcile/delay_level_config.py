@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
+from typing import Literal
 
 from delaymq.message.levels import parse_delay_ms
 from msgspec import structs
@@ -22,9 +23,11 @@ from delaymq_operator.api import (
     with_condition,
 )
 from delaymq_operator.api.conditions import ConditionStatus, only_conditions
+from delaymq_operator.api.delay_level_config import AppliedLevels
 from delaymq_operator.api.names import BROKER_KIND, DELAY_LEVEL_CONFIG_KIND
 from delaymq_operator.api.resource import status_of
 from delaymq_operator.reconcile.context import Key, Outcome, ReconcileContext, Waiting
+from delaymq_operator.reconcile.level_effects import effect_on
 from delaymq_operator.reconcile.ports import Manifest
 
 _MAX_NAMED = 10
@@ -47,6 +50,12 @@ async def reconcile_levels(key: Key, ctx: ReconcileContext) -> Outcome:
         await report.write()
         return Outcome(None, enqueue)
     report.describe(config)
+    if config.is_dry_run:
+        effects = [f"{broker['metadata']['name']}: {effect_on(broker, config)}" for broker in users]
+        shown = "; ".join(effects) or "No Broker refers to it in spec.delayLevelConfigRef"
+        report.ready("Unknown", Reason.DRY_RUN, f"The table is not applied, because this is a dry run. {shown}.")
+        await report.write()
+        return Outcome(ctx.settings.poll_interval_s, enqueue)
     missing = [sentence for broker in users if (sentence := _missing(broker, config)) is not None]
     if not users:
         report.ready("True", Reason.NOT_USED, "The table is valid. No Broker refers to it in spec.delayLevelConfigRef.")
@@ -103,6 +112,11 @@ class _Reporter:
         self._status = structs.replace(
             self._status, level_count=len(config.spec.levels), max_delay=longest, table=config.spec.short_table
         )
+        if not config.is_dry_run:
+            spec = config.spec
+            overflow: Literal["reject", "clamp"] = "reject" if spec.overflow == "Reject" else "clamp"
+            applied = AppliedLevels(message_delay_level=spec.message_delay_level, delay_level_overflow=overflow)
+            self._status = structs.replace(self._status, applied=applied)
 
     def ready(self, status: ConditionStatus, reason: Reason, message: str) -> None:
         self._set(ConditionType.READY, status, reason, message)

@@ -106,10 +106,15 @@ class FakeWorld:
         )
         self.kube.put(body)
 
-    def levels(self, name: str, *levels: str, overflow: str = "Clamp") -> None:
+    def levels(
+        self, name: str, *levels: str, overflow: str = "Clamp", annotations: Any = None, status: Any = None
+    ) -> None:
+        """Create or change a DelayLevelConfig, which nothing reconciles in this world."""
         body = {"kind": "DelayLevelConfig", "metadata": {"name": name, "namespace": NAMESPACE}}
-        known = self.kube.objects.get(("DelayLevelConfig", NAMESPACE, name), body)
-        self.kube.put(copied(known) | {"spec": {"levels": list(levels), "overflow": overflow}})
+        known = copied(self.kube.objects.get(("DelayLevelConfig", NAMESPACE, name), body))
+        known["metadata"]["annotations"] = annotations or {}
+        spec = {"levels": list(levels), "overflow": overflow}
+        self.kube.put(known | {"spec": spec} | ({} if status is None else {"status": status}))
 
     # Observed state.
 

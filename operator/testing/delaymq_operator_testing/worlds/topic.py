@@ -279,6 +279,15 @@ class TopicWorld:
         for number in range(groups):
             self.start_group(number, name)
 
+    def annotate(self, kind: str, name: str, annotation: str, text: str | None) -> None:
+        """Set or (None) remove an annotation, which does not change the generation."""
+        body = copied(self.kube.objects[kind, NAMESPACE, name])
+        annotations = body["metadata"].setdefault("annotations", {})
+        annotations.pop(annotation, None)
+        if text is not None:
+            annotations[annotation] = text
+        self.kube.objects[kind, NAMESPACE, name] = body
+
     def set_token(self, token: str, broker: str = "demo") -> None:
         """Write the Secret with the token of the brokers' HTTP interfaces."""
         data = {TOKEN_KEY: base64.b64encode(token.encode()).decode()}

@@ -45,6 +45,8 @@ class ObservedDelays:
     """Whether the broker rejected the settings."""
     change: str | None = None
     """Change that was made."""
+    effect: str | None = None
+    """Effect of a change that a dry run did not make."""
 
 
 @dataclass
@@ -125,6 +127,8 @@ class DelaysInGroups:
             )
             if spec is None or found.settings == (wanted := desired_settings(spec)):
                 return ObservedDelays(group, found)
+            if self._topic.is_dry_run:
+                return ObservedDelays(group, found, effect=_effect(found, wanted))
             async with answer.lock:
                 changed = await self._ctx.admin.set_topic_delays(endpoint, name, wanted)
                 if answer.value is not None:
@@ -180,6 +184,24 @@ def summed(found: Sequence[ObservedDelays]) -> TopicDelayStatus:
         next_due_time=None if next_ms is None else timestamp_of_ms(next_ms),
         latest_due_time=None if latest_ms is None else timestamp_of_ms(latest_ms),
     )
+
+
+def _effect(found: TopicDelays, wanted: TopicDelaySettings) -> str:
+    """Return the effect of a change of settings on what is pending, as a part of a sentence."""
+    parts = [f"delay settings {_shown(found.settings)} → {_shown(wanted)}", f"{found.pending} messages are pending"]
+    for limit, most, used, what in (
+        ("maxPendingMessages", wanted.max_pending_messages, found.pending, "of them"),
+        ("maxPendingBytes", wanted.max_pending_bytes, found.pending_bytes, "of their bytes"),
+    ):
+        if most is not None and used >= most:
+            parts.append(f"{limit} would reject further ones until {used - most + 1} {what} have ended")
+    if wanted.max_delay_seconds != found.settings.max_delay_seconds and found.latest_due_ms is not None:
+        parts.append(
+            f"maxDelaySeconds would not change them (the last one is due at {timestamp_of_ms(found.latest_due_ms)})"
+        )
+    if wanted.when_topic_is_gone != found.settings.when_topic_is_gone:
+        parts.append("whenTopicIsGone would apply to them if the topic were deleted")
+    return ", ".join(parts)
 
 
 def _shown(settings: TopicDelaySettings) -> str:

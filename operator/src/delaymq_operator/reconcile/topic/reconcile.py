@@ -30,6 +30,8 @@ class _Problems(NamedTuple):
 
     order: Sequence[str]
     delays: Sequence[ObservedDelays]
+    effects: Sequence[str]
+    """Effects of the changes that a dry run did not make."""
 
 
 _FINALIZER_S = 0.3
@@ -79,7 +81,8 @@ async def reconcile_topic(key: Key, ctx: ReconcileContext) -> Outcome:
     figures = figures_of(delays, report.status.delay, key, ctx)
     # A broker keeps its settings when it restarts, so those that were in force are not reported as missing.
     lacking = [one for one in delays if one.problem is not None and (one.refused or not in_force)]
-    problems = _Problems(order_problems, lacking if topic.spec.delay is not None else [])
+    effects = [f"{one.group.name}: {one.effect}" for one in delays if one.effect is not None]
+    problems = _Problems(order_problems, lacking if topic.spec.delay is not None else [], effects)
     await _conclude(topic, broker, found, groups, problems, report, figures)
     # A setting that a broker rejects now is likely to be rejected again soon.
     refused = any(one.refused for one in found) or any(one.refused for one in problems.delays)
@@ -201,6 +204,9 @@ async def _conclude(
     elif problems.order:
         message = f"The order setting of topic {topic.topic_name} could not be updated: {'; '.join(problems.order)}."
         verdict = "False", Reason.NAME_SERVERS_NOT_READY, message
+    elif problems.effects:
+        message = f"The delay settings are not applied, because this is a dry run. {'; '.join(problems.effects)}."
+        verdict = "Unknown", Reason.DRY_RUN, message
     else:
         verdict = "True", Reason.IN_EVERY_GROUP, _all_is_well(topic, found, groups)
     # Include the name although it has been reported before: another client may have changed it.

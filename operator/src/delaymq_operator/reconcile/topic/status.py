@@ -15,7 +15,7 @@ from delaymq_operator.api.topic import TopicDelayStatus, TopicGroupStatus
 from delaymq_operator.reconcile.context import ReconcileContext
 from delaymq_operator.reconcile.ports import EventType, Manifest
 
-_QUIET = frozenset({Reason.IN_EVERY_GROUP, Reason.CREATING, Reason.BROKER_PAUSED})
+_QUIET = frozenset({Reason.IN_EVERY_GROUP, Reason.CREATING, Reason.BROKER_PAUSED, Reason.DRY_RUN})
 """Reasons that are part of normal operation and emit no Warning."""
 
 

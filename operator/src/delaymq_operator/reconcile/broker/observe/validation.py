@@ -14,6 +14,7 @@ from delaymq_operator.api.broker_status import BrokerStatus
 from delaymq_operator.api.conditions import Reason
 from delaymq_operator.api.delay_level_config import parse_delay_level_config
 from delaymq_operator.api.errors import SpecError
+from delaymq_operator.api.names import DRY_RUN_ANNOTATION
 from delaymq_operator.api.resource import metadata_of, status_of
 from delaymq_operator.manifests import RULES_KEY, DelayTable, broker_settings, check_settings, parse_quantity
 from delaymq_operator.reconcile.broker.model.broker_pass import BrokerPass, Note
@@ -103,12 +104,17 @@ async def find_levels(p: BrokerPass) -> None:
         )
         return
     try:
-        levels = parse_delay_level_config(body).spec
+        config = parse_delay_level_config(body)
     except SpecError as error:
         what = f"DelayLevelConfig {reference.name} is invalid: {error}"
         p.bad_spec(Reason.DELAY_LEVEL_CONFIG_INVALID, f"{what}. Until it is corrected, nothing is changed.")
         return
-    p.delay = DelayTable(levels=levels.message_delay_level, overflow=levels.delay_level_overflow)
+    table = config.status.applied if config.is_dry_run else config.spec
+    if table is None:
+        what = f"DelayLevelConfig {reference.name} has the annotation {DRY_RUN_ANNOTATION} and no table in effect"
+        p.bad_spec(Reason.DELAY_LEVEL_CONFIG_MISSING, f"{what}: remove the annotation; until then, nothing is changed.")
+        return
+    p.delay = DelayTable(levels=table.message_delay_level, overflow=table.delay_level_overflow)
 
 
 async def find_secrets(p: BrokerPass) -> None:
