@@ -10,6 +10,7 @@ import pytest
 from delaymq.api_types.delay_settings import AccountDelaySettings, LatenessObjective, TopicDelaySettings
 from delaymq.broker.delivery.settings.promises import ObjectiveCounts
 from delaymq.broker.delivery.settings.table import FILE_NAME, DelaySettingsTable
+from delaymq.broker.opening import open_broker
 from delaymq.message import names
 from delaymq.protocol.batch import BatchMessage, encode_batch
 from delaymq.protocol.codes import RequestCode
@@ -191,6 +192,31 @@ def test_message_whose_topic_was_deleted_is_treated_as_the_topic_requests(
     assert deliver(harness, HOUR_MS) == (["gone"] if treatment == "recreate" else [])  # once
 
 
+@pytest.mark.parametrize("properties", [{"TIMER_DELAY_MS": "1000"}, {"DELAY": "1"}])
+def test_topic_that_is_missing_without_a_deletion_does_not_lose_messages(
+    open_harness: Open, properties: dict[str, str]
+) -> None:
+    harness = open_harness(message_delay_level="1s 1h")
+    limit(harness, when_topic_is_gone="drop")
+    send(harness, "m", **properties)
+    harness.broker.close()
+    config = Path(harness.config.store_path_root_dir) / "config"
+    for file in config.glob("topics.json*"):
+        file.write_bytes(b"{")
+    harness.broker = open_broker(harness.config, harness.clock)
+    assert "Orders" not in harness.broker.topics.table
+    assert deliver(harness, 1_000) == ["m"]
+
+
+def test_topic_that_is_created_again_receives_its_messages(harness: Harness) -> None:
+    limit(harness, when_topic_is_gone="drop")
+    schedule(harness, "first")
+    harness.answer(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "Orders"})
+    harness.restart()
+    send(harness, "second")
+    assert deliver(harness, 60_000) == ["second", "first"]
+
+
 def test_existing_topic_is_served_whatever_its_settings(harness: Harness) -> None:
     limit(harness, when_topic_is_gone="drop")
     schedule(harness, "m")
@@ -217,6 +243,10 @@ def test_lateness_objective_counts_messages_that_are_too_late(harness: Harness) 
     deliver(harness, 9_000)
     promises = harness.broker.delivery.promises
     assert promises.counts() == {"Orders": ObjectiveCounts(4, 2)}
+    schedule(harness, "expired", TIMER_DELAY_MS="1000", DELAY_EXPIRE_MS="500")
+    deliver(harness, 2_000)
+    assert harness.broker.delivery.counters.expired == 1
+    assert promises.counts() == {"Orders": ObjectiveCounts(5, 3)}
     limit(harness)
     assert promises.counts() == {}
 
@@ -242,6 +272,8 @@ def test_settings_survive_restarts_and_ignore_what_newer_versions_add(harness: H
         b'{"version":1,"topics":{"T":{"maxPendingMessages":-1}},"accounts":{}}',
         b'{"version":1,"topics":{"T":{"latenessObjective":{"withinMs":5}}},"accounts":{}}',
         b'{"version":1,"topics":{"T":7},"accounts":{}}',
+        b'{"version":1,"topics":{},"accounts":{},"gone":"T"}',
+        b'{"version":1,"topics":{},"accounts":{},"gone":[7]}',
     ],
 )  # fmt: skip
 def test_damaged_file_of_settings_is_a_value_error(text: bytes) -> None:

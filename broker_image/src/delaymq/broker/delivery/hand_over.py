@@ -309,6 +309,8 @@ class HandOver:
             self._counters.foreign += is_foreign
         else:
             self._count(fate, record, copy)
+            if fate is Fate.EXPIRED:  # worse than late
+                self._promises.count(copy.properties.get(names.REAL_TOPIC, ""), store_timestamp_ms - due_ms, 1)
 
     def _due_of_level(self, pending: Pending, level: int, now_ms: int) -> Due | None:
         """Return a message with a delay level; None if it is settled, not due yet, or given up."""

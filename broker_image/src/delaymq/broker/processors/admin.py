@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
-from delaymq.api_types.delay_settings import TopicDelaySettings
 from delaymq.blocking_steps import BlockingSteps
 from delaymq.broker.admin.config_export import exported_settings
 from delaymq.broker.admin.runtime_info import runtime_info
@@ -78,9 +77,7 @@ def delete_topic(broker: Broker, session: Session, command: Command) -> Response
     broker.topics.remove(topic)
     broker.store.delete_topic(topic)
     broker.forget_counts(topic)
-    if broker.delivery.pending_of_topic(topic) == 0:
-        # Otherwise, they decide what happens to the pending messages.
-        broker.delay_settings.put_topic(topic, TopicDelaySettings())
+    broker.delay_settings.topic_deleted(topic, is_settled=broker.delivery.pending_of_topic(topic) == 0)
     _write_through(broker)
     return Response()
 

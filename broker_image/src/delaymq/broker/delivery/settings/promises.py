@@ -32,11 +32,9 @@ class Promises:
 
     def fate_of_gone(self, topic: str) -> Fate | None:
         """Return the outcome of a message whose topic was deleted; None if it exists, or the message is delivered."""
-        settings = self.settings.topics.get(topic)
-        if settings is None:
+        if topic not in self.settings.gone or self._has_topic(topic):
             return None
-        fate = _FATES[settings.when_topic_is_gone]
-        return None if fate is None or self._has_topic(topic) else fate
+        return _FATES[self.settings.of_topic(topic).when_topic_is_gone]
 
     def count(self, topic: str, lateness_ms: int, messages: int) -> None:
         """Count delivered messages of a topic, if it has a lateness objective."""

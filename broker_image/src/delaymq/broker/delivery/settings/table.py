@@ -27,6 +27,9 @@ class DelaySettingsTable:
     def __init__(self) -> None:
         self.topics: dict[str, TopicDelaySettings] = {}
         self.accounts: dict[str, AccountDelaySettings] = {}
+        self.gone: set[str] = set()
+        """Topics that were deleted while messages for them were pending. A topic that is only missing, such as after
+        damage to topics.json, is not one of them: its messages must not be dropped."""
         self.dirty = False
 
     def of_topic(self, topic: str) -> TopicDelaySettings:
@@ -40,6 +43,16 @@ class DelaySettingsTable:
     def put_topic(self, topic: str, settings: TopicDelaySettings) -> None:
         """Replace the settings of a topic. Raises RequestError 1 if too many topics have settings."""
         self._put(self.topics, topic, settings, _NONE, MAX_TOPICS)
+        if topic not in self.topics:
+            self.gone.discard(topic)
+
+    def topic_deleted(self, topic: str, *, is_settled: bool) -> None:
+        """Remove the settings of a deleted topic, or keep them unless all messages for it are settled."""
+        if is_settled:
+            self.put_topic(topic, _NONE)
+        elif topic in self.topics and topic not in self.gone:
+            self.gone.add(topic)
+            self.dirty = True
 
     def put_account(self, account: str, settings: AccountDelaySettings) -> None:
         """Replace the settings of an account. Raises RequestError 1 if too many accounts have settings."""
@@ -57,11 +70,13 @@ class DelaySettingsTable:
 
     def encode(self) -> bytes:
         """Return the content of the file."""
-        return msgspec.json.encode({"version": _VERSION, "topics": self.topics, "accounts": self.accounts})
+        return msgspec.json.encode(
+            {"version": _VERSION, "topics": self.topics, "accounts": self.accounts, "gone": sorted(self.gone)}
+        )
 
     def restore(self, stored: DelaySettingsTable) -> None:
         """Take over the settings of a file."""
-        self.topics, self.accounts = stored.topics, stored.accounts
+        self.topics, self.accounts, self.gone = stored.topics, stored.accounts, stored.gone
 
     @classmethod
     def parse(cls, data: bytes) -> DelaySettingsTable:
@@ -72,6 +87,10 @@ class DelaySettingsTable:
         table = cls()
         table.topics = _read(stored.get("topics"), TopicDelaySettings, MAX_TOPICS)
         table.accounts = _read(stored.get("accounts"), AccountDelaySettings, MAX_ACCOUNTS)
+        gone = stored.get("gone", [])
+        if not isinstance(gone, list) or not all(isinstance(topic, str) for topic in gone):
+            raise ValueError("gone is a list of topics")
+        table.gone = {topic for topic in gone if topic in table.topics}
         return table
 
 
