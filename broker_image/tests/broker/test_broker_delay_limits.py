@@ -115,6 +115,27 @@ def test_message_cannot_be_moved_beyond_the_longest_delay_of_its_topic(harness: 
     assert act(harness, "move", DELAY_KEY="k", TIMER_DELAY_MS=str(HOUR_MS)).code == SUCCESS
 
 
+def test_group_cannot_be_moved_beyond_the_longest_delay_of_its_topic(harness: Harness) -> None:
+    limit(harness, max_delay_seconds=3_600)
+    schedule(harness, DELAY_GROUP="g")
+    refused = act(harness, "move", DELAY_GROUP="g", TIMER_DELAY_MS=str(HOUR_MS + 1))
+    assert refused.code == ILLEGAL
+    assert "maxDelaySeconds" in str(refused.remark)
+    assert act(harness, "move", DELAY_GROUP="g", TIMER_DELAY_MS=str(HOUR_MS)).code == SUCCESS
+
+
+def test_message_of_a_paused_group_counts_until_it_is_delivered(harness: Harness) -> None:
+    limit(harness, max_pending_messages=1)
+    schedule(harness, "m", DELAY_GROUP="g")
+    assert act(harness, "pause", DELAY_GROUP="g").code == SUCCESS
+    assert deliver(harness, 60_000) == []
+    assert pending(harness).messages == 1
+    assert send(harness, TIMER_DELAY_MS="5000").code == ILLEGAL
+    assert act(harness, "resume", DELAY_GROUP="g").code == SUCCESS
+    assert deliver(harness, 1) == ["m"]
+    assert pending(harness) == Totals(0, 0)
+
+
 @pytest.mark.parametrize("count", [3, 300])
 def test_batch_that_exceeds_the_limit_is_rejected_as_a_whole(harness: Harness, count: int) -> None:
     limit(harness, max_pending_messages=count)

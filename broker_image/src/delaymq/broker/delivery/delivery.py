@@ -176,6 +176,7 @@ class Delivery:
             self._now_ms,
             forget=self._hand_over.forget,
             announce=self._announce,
+            check_delay=self.limits.check_delay,
         )
 
     def _make_carrier(self) -> Carrier:

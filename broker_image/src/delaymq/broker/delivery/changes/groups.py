@@ -33,8 +33,9 @@ class GroupChanges:
         *,
         forget: Callable[[int], None],
         announce: Callable[[int], None],
+        check_delay: Callable[[str, int], None],
     ) -> None:
-        """The last two arguments are those of `Changes`."""
+        """The last three arguments are those of `Changes`."""
         self.settings = settings
         self._store = store
         self._timeline = timeline
@@ -42,6 +43,7 @@ class GroupChanges:
         self._now_ms = now_ms
         self._forget = forget
         self._announce = announce
+        self._check_delay = check_delay
 
     def cancel(self, topic: str, group: str, requester: Requester) -> Changed | None:
         """End the messages."""
@@ -52,6 +54,7 @@ class GroupChanges:
         late."""
         now_ms = self._now_ms()
         request.check(now_ms, self.settings.timer_max_delay_sec * 1_000)
+        self._check_delay(topic, request.due_ms(now_ms) - now_ms)
         return self._change(GroupMarkKind.MOVED, topic, group, max(request.due_ms(now_ms), now_ms), requester)
 
     def fire(self, topic: str, group: str, requester: Requester) -> Changed | None:
