@@ -26,6 +26,7 @@ from delaymq.broker.delivery.tally import Tally
 from delaymq.broker.delivery.timed.replay import is_schedule
 from delaymq.broker.delivery.timed.requests import expiry_ms
 from delaymq.broker.delivery.topic_lateness import TopicLateness
+from delaymq.broker.delivery.undelivered import Undelivered
 from delaymq.message import names
 from delaymq.message.levels import queue_of_level
 from delaymq.message.marks import parse_due
@@ -36,7 +37,7 @@ from delaymq.schedule.timeline import TIMELINE_QUEUE, PacedTimeline, Pending, Ti
 from delaymq.store.disk.files import is_shortage
 from delaymq.store.errors import SegmentCreateError, StoreClosedError, StoreFailedError, StoreFullError
 from delaymq.store.model import Dispatched, NewRecord
-from delaymq.throttled_log import ThrottledLogger, about_message
+from delaymq.throttled_log import ThrottledLogger
 
 _STORE_WIDE = (StoreFullError, StoreClosedError, StoreFailedError, SegmentCreateError, MemoryError)
 """Errors after which no message can be delivered: the whole schedule pauses, and no message counts as failed."""
@@ -102,6 +103,7 @@ class HandOver:
         self._timeline = timeline
         self._topic_lateness = topic_lateness
         self._promises = promises
+        self._undelivered = Undelivered(counters, promises, ThrottledLogger(_logger, now_ms))
         self._delivered: list[int] = []
         """Identities of the messages that the current run has delivered."""
         self._settled: defaultdict[int, list[int]] = defaultdict(list)
@@ -308,7 +310,7 @@ class HandOver:
             self._tally.add(copy.topic, level, store_timestamp_ms - due_ms, size)
             self._counters.foreign += is_foreign
         else:
-            self._count(fate, record, copy)
+            self._undelivered.count(fate, record, copy)
             if fate is Fate.EXPIRED:  # worse than late
                 self._promises.count(copy.properties.get(names.REAL_TOPIC, ""), store_timestamp_ms - due_ms, 1)
 
@@ -481,28 +483,3 @@ class HandOver:
             for entry in batch:
                 if entry[3]:
                     self.retries.give_back(entry, now_ms)
-
-    def _count(self, fate: Fate, record: Record, copy: NewRecord) -> None:
-        counters = self._counters
-        topic = record.properties.get(names.REAL_TOPIC, "") if fate in (Fate.DEAD, Fate.TOPIC_GONE) else ""
-        if topic and self._promises.fate_of_gone(topic) is fate:
-            treatment = self._promises.settings.of_topic(topic).when_topic_is_gone
-            counters.topic_gone[treatment] = counters.topic_gone.get(treatment, 0) + 1
-            text = "a delayed message (physical offset %d) is not delivered because its topic %s was deleted: %s"
-            self._throttled.warning(text, record.physical_offset, topic, treatment, topic=topic)
-        elif fate is Fate.DEAD:
-            counters.dead += 1
-            self._throttled.warning(
-                "a delayed message (physical offset %d) names no valid topic for its delivery and was moved to topic"
-                " %s",
-                record.physical_offset,
-                copy.topic,
-                **about_message(decode_properties(record.raw_properties)),
-                offset=record.physical_offset,
-            )
-        elif fate is Fate.REFUSED:
-            counters.refused += 1
-        elif fate is Fate.EXPIRED:
-            counters.expired += 1
-        else:
-            counters.dropped += 1
