@@ -7,6 +7,7 @@ from heapq import heapify, heappop, heappush, heapreplace
 from typing import Final, TypeAlias
 
 from delaymq.schedule.timeline.entries import NO_RECORD, Pending, Row, unpacked
+from delaymq.schedule.timeline.rates import Rate
 from delaymq.schedule.timeline.runs import Run
 
 _BUFFERED: Final = 64
@@ -87,7 +88,7 @@ class Cursor:
 class EntryQueue:
     """Entries of memory and runs, taken in the order of their keys; of several with one key, only the newest counts."""
 
-    __slots__ = ("_closed", "_cursors", "_fresh", "_new", "_new_ms", "_sequence", "is_parked", "is_ready")
+    __slots__ = ("_closed", "_cursors", "_fresh", "_new", "_new_ms", "_sequence", "is_parked", "is_ready", "rate")
 
     def __init__(self) -> None:
         self._fresh: list[tuple[int, int, int, Pending]] = []
@@ -101,6 +102,8 @@ class EntryQueue:
         self._sequence = 0
         self.is_ready = False
         """Whether the timeline takes from this queue because an entry is due."""
+        self.rate: Rate | None = None
+        """Limit of the rate at which entries are taken."""
         self.is_parked = False
         """Whether nothing is taken from this queue, because its topic or group is paused."""
 
@@ -260,6 +263,13 @@ class EntryQueue:
         self._order_new()
         fresh = sum(memory.get(item[1]) is item[3] for item in self._fresh)
         return fresh + sum(item[4].left for item in self._cursors if not item[4].is_closed)
+
+    def count_due(self, now_ms: int, memory: dict[int, Pending]) -> int:
+        """Return the number of entries due at `now_ms`, including those that have ended in runs. OSError, damage."""
+        self._order_new()
+        fresh = sum(item[0] <= now_ms and memory.get(item[1]) is item[3] for item in self._fresh)
+        cursors = (item[4] for item in self._cursors if not item[4].is_closed)
+        return fresh + sum(each.run.find(each.head, each.end, (now_ms + 1, 0)) - each.head for each in cursors)
 
     def _drop_closed(self) -> None:
         while self._cursors and self._cursors[0][4].is_closed:

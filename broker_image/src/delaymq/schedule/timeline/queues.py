@@ -9,6 +9,7 @@ from typing import Final, TypeAlias
 from delaymq.schedule.timeline.cursors import Cursor, EntryQueue, Key
 from delaymq.schedule.timeline.entries import Pending
 from delaymq.schedule.timeline.partitions import Partitions
+from delaymq.schedule.timeline.rates import Rate, Smoothing
 from delaymq.schedule.timeline.wakeups import Wakeups
 
 _SHARE: Final = 8
@@ -29,6 +30,8 @@ class Queues:
         self.paced_up_to_ms: int | None = None
         """Messages due at or before this time are paced."""
         self._paused: set[_Names] = set()
+        self._rates: dict[str, Rate] = {}
+        """Limits by topic."""
         self._queues: dict[_Names, EntryQueue] = {}
         self._of_partition: dict[int, EntryQueue] = {}
         """The same by partition, as far as they are known."""
@@ -45,6 +48,7 @@ class Queues:
             if queue is None:
                 queue = self._queues[topic, group] = EntryQueue()
                 queue.is_parked = self.is_paused(topic, group)
+                queue.rate = self._rates.get(topic)
             self._of_partition[partition] = queue
         return queue
 
@@ -135,8 +139,13 @@ class Queues:
             share = max((count - len(taken)) // len(ready), min(count // 8, _SHARE), 1)
             for _ in range(min(len(ready), count - len(taken))):
                 queue = ready[0]
-                queue.take(now_ms, min(share, count - len(taken)), memory, ended, taken)
-                due_ms = queue.next_due_ms()
+                if queue.rate is None:
+                    queue.take(now_ms, min(share, count - len(taken)), memory, ended, taken)
+                    due_ms = queue.next_due_ms()
+                else:
+                    due_ms = _take_at_rate(
+                        queue, queue.rate, now_ms, min(share, count - len(taken)), memory, ended, taken
+                    )
                 ready.rotate(-1)
                 if due_ms is not None and due_ms <= now_ms:
                     self._ready_dues.replace(queue, due_ms)
@@ -146,6 +155,18 @@ class Queues:
                 queue.is_ready = False
                 if due_ms is not None:
                     self.wait(queue, due_ms)
+
+    def set_rate(self, topic: str, smoothing: Smoothing | None) -> None:
+        """Limit the rate at which messages of a topic are taken; None removes the limit."""
+        if smoothing is None:
+            self._rates.pop(topic, None)
+        elif (known := self._rates.get(topic)) is None or known.smoothing != smoothing:
+            self._rates[topic] = Rate(smoothing)
+        for (of_topic, _), queue in self._queues.items():
+            if of_topic == topic:
+                queue.rate = self._rates.get(topic)
+                if not queue.is_ready and (due_ms := queue.next_due_ms()) is not None:
+                    self.wait(queue, due_ms)  # it may wait for its former rate
 
     # Pauses.
 
@@ -185,3 +206,27 @@ class Queues:
                     self._ready.remove(queue)
             elif (due_ms := queue.next_due_ms()) is not None:
                 self.wait(queue, due_ms)
+
+
+def _take_at_rate(
+    queue: EntryQueue,
+    rate: Rate,
+    now_ms: int,
+    count: int,
+    memory: dict[int, Pending],
+    ended: dict[Key, int],
+    taken: list[Pending],
+) -> int | None:
+    """Take from a queue with a limited rate; return the time at which it may be taken from again. OSError, damage."""
+    if rate.must_count(now_ms):
+        rate.spread(queue.count_due(now_ms, memory), now_ms)
+    allowed = min(count, rate.allowance(now_ms))
+    if allowed > 0:
+        before = len(taken)
+        queue.take(now_ms, allowed, memory, ended, taken)
+        rate.take(len(taken) - before)
+    due_ms = queue.next_due_ms()
+    if due_ms is None or due_ms > now_ms:
+        rate.end_burst()
+        return due_ms
+    return max(due_ms, rate.next_ms(now_ms))
