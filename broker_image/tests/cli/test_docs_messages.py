@@ -1,4 +1,4 @@
-"""The code contains the messages that the pages on operations explain, and the tests that durability.md names."""
+"""The code contains the messages that the pages on operations explain, and the tests that pages name."""
 
 import ast
 import re
@@ -64,8 +64,9 @@ def test_unknown_message_is_detected() -> None:
     assert not is_said("the broker has no more biscuits for …")
 
 
-def test_tests_named_on_the_durability_page_exist() -> None:
-    named = re.findall(r"`(test_\w+)`", (OPERATIONS / "durability.md").read_text())
+@pytest.mark.parametrize("page", ["operations/durability.md", "comparison.md"])
+def test_tests_named_on_a_page_exist(page: str) -> None:
+    named = re.findall(r"`(test_\w+)`", (ROOT / "docs" / page).read_text())
     sources = "".join(
         path.read_text() for folder in ("broker_image/tests", "e2e") for path in (ROOT / folder).rglob("test_*.py")
     )
