@@ -102,8 +102,12 @@ async def metrics(api: Asked) -> dict[str, dict[str | None, float]]:
     [
         ({"action": "cancel", "topic": "Orders", "key": "none"}, 404, "no pending message with this name is known"),
         ({"action": "cancel", "topic": "Missing", "key": "k"}, 404, "Missing"),
-        ({"action": "cancel", "topic": "Orders"}, 400, "exactly one of key, id and handle"),
-        ({"action": "cancel", "topic": "Orders", "key": "k", "id": "u"}, 400, "exactly one of key, id and handle"),
+        ({"action": "cancel", "topic": "Orders"}, 400, "name exactly one of DELAY_KEY, the unique id"),
+        (
+            {"action": "cancel", "topic": "Orders", "key": "k", "id": "u"},
+            400,
+            "name exactly one of DELAY_KEY, the unique id",
+        ),
         ({"action": "cancel", "topic": "Orders", "key": "x" * 256}, 400, "use 1 to 255 bytes"),
         ({"action": "cancel", "topic": "Orders", "handle": "nonsense"}, 404, "is not a recall handle"),
         ({"action": "delete", "topic": "Orders", "key": "k"}, 400, "delete"),

@@ -91,7 +91,7 @@ def test_schedule_is_returned(tmp_path: Path) -> None:
             await peer.send("T", DELAY="3")
             status, body, _ = await get(server.broker.http_port, "/api/v1/delay")
             assert status == 200
-            assert set(body) == {"asOfMs", "levels", "timed", "corrected", "held"}
+            assert set(body) == {"asOfMs", "levels", "timed", "corrected", "held", "pauses", "pausesTruncated"}
             third = body["levels"][2]
             assert (third["level"], third["pending"], third["maxOffset"], third["offset"]) == (3, 1, 1, 0)
             assert 0 < third["nextDueMs"] - body["asOfMs"] <= 10_000

@@ -100,6 +100,20 @@ class DeliveryPolicy(FrozenAnswer, frozen=True):
     """Undelivered messages of a `spread`."""
 
 
+class Paused(FrozenAnswer, frozen=True):
+    """A pause of a topic, of a group of messages, or of all deliveries."""
+
+    topic: str | None
+    """None for all deliveries."""
+    group: str | None
+    """None for all groups of the topic."""
+    since_ms: int
+    by: str
+    """Account that requested it; empty without access control, and for requests over HTTP."""
+    pending: int
+    """Number of pending messages to which it applies."""
+
+
 class Delay(FrozenAnswer, frozen=True):
     """State of the schedule."""
 
@@ -111,6 +125,10 @@ class Delay(FrozenAnswer, frozen=True):
     """State of paused, spread or dropped deliveries; None: normal deliveries."""
     timed: TimedMessages | None = None
     """None: the broker is older than timed messages."""
+    pauses: tuple[Paused, ...] = ()
+    """Pauses that the log states, in the order of their beginning; at most 1,000. Older brokers have none."""
+    pauses_truncated: bool = False
+    """Whether there are more."""
 
     @property
     def parts(self) -> tuple[DelayLevel | TimedMessages, ...]:

@@ -32,6 +32,14 @@ DelayKey = Annotated[
         extra_json_schema={"pattern": r"^([\x03-\x7f]{1,255}|[^\x00-\x02]{1,63})$"},
     ),
 ]
+DelayGroup = Annotated[
+    str,
+    Meta(
+        min_length=1,
+        description="group of the message, at most 255 bytes: its pending messages can be changed together",
+        extra_json_schema={"pattern": r"^([\x03-\x7f]{1,255}|[^\x00-\x02]{1,63})$"},
+    ),
+]
 OnSameKey = Literal["replace", "keep", "refuse"]
 Missed = Literal["latest", "all", "none"]
 Ms = Annotated[int, Meta(ge=0, lt=1 << 53)]
@@ -60,6 +68,7 @@ class SendBody(Body):
         Annotated[OnSameKey, Meta(description="treatment if a message with this key is pending (default: replace)")]
         | UnsetType
     ) = UNSET
+    delay_group: DelayGroup | UnsetType = UNSET
     expire_ms: Annotated[Ms, Meta(description="lateness above which the message is dropped")] | UnsetType = UNSET
     cron: (
         Annotated[str, Meta(min_length=1, max_length=128, description="times of a repeating message, as 0 9 * * 1-5")]

@@ -118,34 +118,35 @@ class DeliveryControl:
         """Whether all deliveries are paused, by the log or by the stored policy."""
         return self._pauses.of_all is not None or (self.policy is not None and self.policy.mode is DeliveryMode.PAUSED)
 
-    def pause(self, requester: Requester = BROKER) -> None:
-        """Pause deliveries; the log states it. StoreError: nothing changed."""
-        if not self.is_paused:
-            self._pauses.pause(*ALL, requester)
+    def pause(self, requester: Requester = BROKER) -> int | None:
+        """Pause deliveries; return the end of the mark in the log. StoreError: nothing changed."""
+        return None if self.is_paused else self._pauses.pause(*ALL, requester)
 
     def pause_locally(self) -> None:
         """Pause deliveries of this store alone, without a statement in the log. OSError: nothing changed."""
         if self.policy is None or self.policy.mode is not DeliveryMode.PAUSED:
             self._take(DeliveryPolicy(mode=DeliveryMode.PAUSED, since_ms=self._now_ms()), save=True)
 
-    def resume(self, requester: Requester = BROKER) -> None:
+    # The following return the end of a mark in the log, if one was written. StoreError: deliveries remain paused.
+
+    def resume(self, requester: Requester = BROKER) -> int | None:
         """Deliver each message when it is due, and overdue messages immediately. OSError, StoreError."""
         self._remove()
         self._release()
-        self._pauses.resume(*ALL, requester)
+        return self._pauses.resume(*ALL, requester)
 
-    def spread(self, over_ms: int, requester: Requester = BROKER) -> None:
+    def spread(self, over_ms: int, requester: Requester = BROKER) -> int | None:
         """Deliver the messages that are overdue now evenly over this time in ms, by due time. OSError, StoreError."""
         now_ms = self._now_ms()
         self._take(DeliveryPolicy(mode=DeliveryMode.SPREAD, since_ms=now_ms, over_ms=over_ms), save=True)
-        self._pauses.resume(*ALL, requester)
+        return self._pauses.resume(*ALL, requester)
 
-    def drop(self, up_to_ms: int, requester: Requester = BROKER) -> None:
+    def drop(self, up_to_ms: int, requester: Requester = BROKER) -> int | None:
         """Settle messages due at or before `up_to_ms` by marks instead of delivering them. OSError, StoreError."""
         now_ms = self._now_ms()
         policy = DeliveryPolicy(mode=DeliveryMode.DROP, since_ms=now_ms, up_to_ms=min(up_to_ms, now_ms))
         self._take(policy, save=True)
-        self._pauses.resume(*ALL, requester)
+        return self._pauses.resume(*ALL, requester)
 
     def overdue(self, now_ms: int) -> int:
         """Return the number of pending messages due at `now_ms`, except those that wait for a retry."""

@@ -3,6 +3,8 @@
 import asyncio
 import importlib
 import time
+from collections.abc import Iterator
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -20,18 +22,21 @@ from delaymq.api_types.broker import (
     Transactions,
     UnconsumedRow,
 )
-from delaymq.api_types.delay import Delay
+from delaymq.api_types.delay import Delay, Paused
 from delaymq.broker.admin import remaining
 from delaymq.broker.admin.drain import DrainMode
 from delaymq.config import to_settings
 from delaymq.server.api.routing import ApiError
 from delaymq.server.http.responses import decode_json, json_response, readiness
+from delaymq.server.log_reader import clean_text
 from delaymq.server.metrics.due_counts import DueCountsByTopic
 from delaymq.server.metrics.gather import gather
 
 if TYPE_CHECKING:
+    from delaymq.broker.delivery import Delivery
     from delaymq.server.broker_server import BrokerServer
 
+MAX_PAUSES_SHOWN: Final = 1_000
 SCAN_SLICE_S: Final = 0.005
 """Time slice of a scan of all groups and topics on the event loop."""
 
@@ -80,7 +85,12 @@ class BrokerHttp:
         return self._delay()
 
     def _delay(self) -> Delay:
-        return msgspec.convert(self._server.broker.delivery.status(), Delay)
+        delivery = self._server.broker.delivery
+        return msgspec.structs.replace(
+            msgspec.convert(delivery.status(), Delay),
+            pauses=tuple(islice(_pauses(delivery), MAX_PAUSES_SHOWN)),
+            pauses_truncated=len(delivery.pauses) > MAX_PAUSES_SHOWN,
+        )
 
     async def about(self, request: web.Request) -> About:
         """/api/v1/broker: return identity, state, settings and delays in one response."""
@@ -175,3 +185,20 @@ class BrokerHttp:
         """
         broker = self._server.broker
         return broker.delivery.pending_total() + broker.transactions.totals().pending
+
+
+def _pauses(delivery: "Delivery") -> Iterator[Paused]:
+    """Yield the pauses that the log states, in the order of their beginning."""
+    partitions = delivery.timeline.partitions
+    for (topic, group), pause in delivery.pauses:
+        if not topic:
+            pending = partitions.messages
+        else:
+            pending = (partitions.totals_of_group(topic, group) if group else partitions.totals(topic)).messages
+        yield Paused(
+            topic=clean_text(topic) or None,
+            group=clean_text(group) or None,
+            since_ms=pause.since_ms,
+            by=clean_text(pause.account),
+            pending=pending,
+        )

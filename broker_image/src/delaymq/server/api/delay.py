@@ -7,8 +7,11 @@ import msgspec
 from aiohttp import web
 
 from delaymq.api_types.delay import DeliveryPolicy, DeliveryState, SpreadMs, UpToMs
+from delaymq.message.errors import IllegalMessageError
+from delaymq.server.api.delay_changes import requester_of, wait_for_flush
 from delaymq.server.api.routing import ApiError
 from delaymq.server.http.responses import decode_json
+from delaymq.store.errors import StoreError
 
 if TYPE_CHECKING:
     from delaymq.server.broker_server import BrokerServer
@@ -36,11 +39,12 @@ class DelayHttp:
 
     async def pause(self, request: web.Request) -> DeliveryState:
         """POST /api/v1/delay/pause: stop deliveries until they are resumed, even across restarts."""
-        return self._change(self._server.broker.delivery.control.pause)
+        requester = requester_of(request)
+        return await self._change(lambda: self._server.broker.delivery.control.pause(requester))
 
     async def resume(self, request: web.Request) -> DeliveryState:
         """POST /api/v1/delay/resume: resume deliveries; the body sets the policy for overdue messages."""
-        control = self._server.broker.delivery.control
+        control, requester = self._server.broker.delivery.control, requester_of(request)
         try:
             wanted = decode_json(await request.read(), ResumeRequest)
         except msgspec.DecodeError as error:
@@ -49,26 +53,32 @@ class DelayHttp:
             if wanted.over_ms is None:
                 raise ApiError(400, "bad_request", "overMs is missing: set the duration of the spread, in ms")
             over_ms = wanted.over_ms
-            return self._change(lambda: control.spread(over_ms))
+            return await self._change(lambda: control.spread(over_ms, requester))
         if wanted.overdue == "drop":
             if wanted.up_to_ms is None:
                 raise ApiError(400, "bad_request", "upToMs is missing: read /api/v1/delay first, and pass its asOfMs")
             up_to_ms = wanted.up_to_ms
-            return self._change(lambda: control.drop(up_to_ms))
-        return self._change(control.resume)
+            return await self._change(lambda: control.drop(up_to_ms, requester))
+        return await self._change(lambda: control.resume(requester))
 
-    def _change(self, change: Callable[[], None]) -> DeliveryState:
+    async def _change(self, change: Callable[[], int | None]) -> DeliveryState:
         broker = self._server.broker
         if broker.config.read_only:
             raise ApiError(409, "read_only", "the broker was started read-only and delivers nothing")
         now_ms = broker.now_ms()
         overdue = broker.delivery.control.overdue(now_ms)
         try:
-            change()
+            end = change()
         except OSError as error:
             raise ApiError(
                 503, "not_kept", f"cannot write delaymq/delivery.json ({error}): nothing was changed"
             ) from None
+        except IllegalMessageError as error:
+            raise ApiError(409, "too_many_pauses", str(error)) from None
+        except StoreError as error:
+            raise ApiError(503, "service_not_available", str(error)) from error
         broker.delivery.wake()
+        if end is not None:
+            await wait_for_flush(self._server, end)
         held = msgspec.convert(broker.delivery.control.as_json(now_ms), DeliveryPolicy | None)
         return DeliveryState(as_of_ms=now_ms, overdue=overdue, held=held)

@@ -1,4 +1,4 @@
-"""POST /api/v1/delay/changes: cancel, move, fire or touch a pending message.
+"""POST /api/v1/delay/changes: change a pending message or those of a group, pause and resume groups and topics.
 
 The token permits this for every topic, as it permits everything else that HTTP provides.
 """
@@ -11,8 +11,8 @@ from msgspec import UNSET
 
 from delaymq.api_types.delay_changes import Change, ChangeBody
 from delaymq.broker.delivery.changes.changes import Requester
-from delaymq.broker.delivery.changes.requests import Action, ChangeRequest, Outcome
-from delaymq.broker.delivery.timed.requests import TimeRequest, delay_key, read_recall_handle
+from delaymq.broker.delivery.changes.requests import Action, ChangeRequest, check_names
+from delaymq.broker.delivery.timed.requests import TimeRequest, delay_group, delay_key, read_recall_handle
 from delaymq.broker.processors.delay_changes import make_change
 from delaymq.broker.requests.results import Deferred
 from delaymq.message import names
@@ -53,11 +53,11 @@ class DelayChangesHttp:
             raise ApiError(
                 409, "decommissioned", "the broker is being taken out of service, and nothing can be changed"
             )
-        if wanted.topic not in broker.topics.table:
+        group = "" if wanted.group is UNSET else wanted.group
+        is_end_of_pause = wanted.action == "resume" and (wanted.topic, group) in broker.delivery.pauses
+        if wanted.topic not in broker.topics.table and not is_end_of_pause:
             raise no_topic(wanted.topic)
-        if request.transport is None:
-            raise ConnectionResetError("the client disconnected before the change")
-        requester = Requester("", pack_host(*end_of(request.transport, "peername")))
+        requester = requester_of(request)
         try:
             change = self._request_of(wanted)
             outcome = make_change(broker, change, requester)
@@ -70,35 +70,46 @@ class DelayChangesHttp:
         if outcome.fate is not None:
             status, code = (404, "no_such_message") if outcome.fate.at_ms is None else (409, outcome.fate.kind.value)
             raise ApiError(status, code, f"{change.action} of {change.target}: {outcome}")
-        await self._flushed(outcome)
+        if outcome.changed:
+            await wait_for_flush(self._server, outcome.changed[-1].end)
         due_ms = outcome.changed[0].due_ms if outcome.changed else None
-        return Change(action=wanted.action, topic=wanted.topic, changed=len(outcome.changed), due_ms=due_ms)
+        return Change(action=wanted.action, topic=wanted.topic, changed=outcome.messages, due_ms=due_ms)
 
     def _request_of(self, wanted: ChangeBody) -> ChangeRequest:
         """Return the requested change. IllegalMessageError."""
-        targets = {"key": wanted.key, "id": wanted.id, "handle": wanted.handle}
-        if sum(target is not UNSET for target in targets.values()) != 1:
-            raise IllegalMessageError("name the message by exactly one of key, id and handle")
-        key, unique_id = None, None
+        action, key, unique_id, group = Action(wanted.action), None, None, None
+        if wanted.id is not UNSET and wanted.handle is not UNSET:
+            raise IllegalMessageError("a recall handle contains the unique id: send either id or handle")
+        has_id = wanted.id is not UNSET or wanted.handle is not UNSET
+        check_names(action, wanted.key is not UNSET, has_id, wanted.group is not UNSET)
         if wanted.key is not UNSET:
             key = delay_key({names.DELAY_KEY: wanted.key})
         elif wanted.id is not UNSET:
             unique_id = wanted.id
         elif wanted.handle is not UNSET:
             unique_id = _unique_id(wanted.handle, wanted.topic)
-        action = Action(wanted.action)
-        return ChangeRequest(action=action, topic=wanted.topic, key=key, unique_id=unique_id, time=_time(wanted))
+        elif wanted.group is not UNSET:
+            group = delay_group({names.DELAY_GROUP: wanted.group})
+        time = _time(wanted)
+        return ChangeRequest(action=action, topic=wanted.topic, key=key, unique_id=unique_id, group=group, time=time)
 
-    async def _flushed(self, outcome: Outcome) -> None:
-        """Wait until a change is on disk, if the broker flushes synchronously. ApiError if this takes too long."""
-        broker = self._server.broker
-        if not outcome.changed or not broker.waits_for_flush:
-            return
-        late = Response(ResponseCode.FLUSH_DISK_TIMEOUT, None, {})
-        timeout_ms = broker.config.sync_flush_timeout
-        deferred = Deferred(Response(0, None, {}), outcome.changed[-1].end, timeout_ms, late)
-        if (await self._server.flushing.outcome(deferred)).code != ResponseCode.SUCCESS:
-            raise ApiError(503, "not_flushed", "the change was made, but is not flushed to disk yet")
+
+def requester_of(request: web.Request) -> Requester:
+    """Return the client that sent a request; HTTP has no accounts. ConnectionResetError if it has disconnected."""
+    if request.transport is None:
+        raise ConnectionResetError("the client disconnected before the change")
+    return Requester("", pack_host(*end_of(request.transport, "peername")))
+
+
+async def wait_for_flush(server: "BrokerServer", end: int) -> None:
+    """Wait until the log is on disk up to `end`, if the broker flushes synchronously. ApiError if it takes too long."""
+    broker = server.broker
+    if not broker.waits_for_flush:
+        return
+    late = Response(ResponseCode.FLUSH_DISK_TIMEOUT, None, {})
+    deferred = Deferred(Response(0, None, {}), end, broker.config.sync_flush_timeout, late)
+    if (await server.flushing.outcome(deferred)).code != ResponseCode.SUCCESS:
+        raise ApiError(503, "not_flushed", "the change was made, but is not flushed to disk yet")
 
 
 def _unique_id(text: str, topic: str) -> str:

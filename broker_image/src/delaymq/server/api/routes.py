@@ -136,7 +136,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         query=forecast.ForecastQuery,
     ),
     post(
-        *("/api/v1/delay/changes", "Cancel or move a pending message, deliver it now, or restart its delay"),
+        *("/api/v1/delay/changes", "Change a pending message or those of a group, pause a group or topic"),
         *(DelayChangesHttp.change, Change),
         body=DescribedChangeBody,
         refusals=(404, 409),

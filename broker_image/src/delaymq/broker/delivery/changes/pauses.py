@@ -53,6 +53,12 @@ class Pauses:
         """Return the pauses for a snapshot."""
         return self._facts.as_json()
 
+    def __len__(self) -> int:
+        return len(self._facts.table)
+
+    def __contains__(self, names: tuple[str, str]) -> bool:
+        return names in self._facts.table
+
     @property
     def of_all(self) -> Pause | None:
         """The pause of all deliveries."""

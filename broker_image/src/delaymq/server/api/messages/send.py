@@ -45,8 +45,8 @@ _RESERVED: Final = frozenset(
         names.KEYS, names.TAGS, names.WAIT, names.DELAY, names.RETRY_TOPIC, names.REAL_TOPIC, names.REAL_QUEUE_ID,
         names.TRANSACTION_PREPARED, names.PRODUCER_GROUP, names.ORIGIN_MESSAGE_ID, names.UNIQUE_KEY, names.CLUSTER,
         names.MSG_REGION, names.TRACE_ON, names.START_DELIVER_TIME, names.DELAY_KEY, names.DELAY_ON_SAME_KEY,
-        names.DELAY_EXPIRE_MS, names.DELAY_ACTION, names.DELAY_SCHEDULE_ID, names.DELAY_RUN,
-        *names.SCHEDULE_PROPERTIES,
+        names.DELAY_EXPIRE_MS, names.DELAY_ACTION, names.DELAY_GROUP, names.DELAY_SCHEDULE_ID,
+        names.DELAY_RUN, *names.SCHEDULE_PROPERTIES,
     }
 )  # fmt: skip
 """Properties that brokers and clients set."""
@@ -211,7 +211,7 @@ def properties_of(message: SendBody, unique_id: str) -> dict[str, str]:
                 400,
                 "bad_request",
                 f"property {name[:_SHOWN_CHARACTERS]!r} is reserved: use tags, keys, delayLevel, delayMs, deliverAt,"
-                " deliverAtMs, delayKey, onSameKey, expireMs, cron, zone, everyMs, untilMs, runs or missed, or another"
+                " deliverAtMs, delayKey, onSameKey, delayGroup, expireMs, cron, zone, everyMs, untilMs, runs or missed, or another"
                 " name",
             )
     if message.tags is not UNSET:
@@ -259,14 +259,14 @@ def _add_schedule(properties: dict[str, str], message: SendBody) -> None:
 
 def _add_delay_properties(properties: dict[str, str], message: SendBody) -> None:
     """Add the properties of a delay in addition to its due time."""
-    managed = message.delay_key, message.on_same_key, message.expire_ms
+    managed = message.delay_key, message.on_same_key, message.delay_group, message.expire_ms
     if all(each is UNSET for each in managed):
         return
     if not any(name in properties for name in (names.DELAY, *names.TIMER_PROPERTIES, *names.REPEATING)):
         raise ApiError(
             400,
             "bad_request",
-            "delayKey, onSameKey and expireMs need a delay: send delayMs, deliverAt, deliverAtMs, delayLevel, cron or"
+            "delayKey, onSameKey, delayGroup and expireMs need a delay: send delayMs, deliverAt, deliverAtMs, delayLevel, cron or"
             " everyMs",
         )
     if message.on_same_key is not UNSET and message.delay_key is UNSET:
@@ -276,6 +276,9 @@ def _add_delay_properties(properties: dict[str, str], message: SendBody) -> None
         properties[names.DELAY_KEY] = message.delay_key
     if message.on_same_key is not UNSET:
         properties[names.DELAY_ON_SAME_KEY] = message.on_same_key
+    if message.delay_group is not UNSET:
+        _check_storable("delayGroup", message.delay_group)
+        properties[names.DELAY_GROUP] = message.delay_group
     if message.expire_ms is not UNSET:
         properties[names.DELAY_EXPIRE_MS] = str(message.expire_ms)
 
