@@ -1,15 +1,20 @@
 """Groups of pending messages and pauses over HTTP: changes, lists, counts, history, metrics."""
 
+import random
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 from delaymq.broker.broker import Broker
 from delaymq.broker.delivery.changes import pauses
 from delaymq.message.ids import unpack_host
+from delaymq.schedule.timeline import inspection
 from delaymq.server.api import broker as broker_api
+from delaymq.server.api.messages import pending_list
 from delaymq.store.errors import StoreFullError
 from delaymq_testing.asked_api import Asked, asked
+from delaymq_testing.repetitions import SEED
 from delaymq_testing.running_server import HOST, run, until
 
 HOUR_MS = 3_600_000
@@ -166,5 +171,148 @@ def test_too_many_pauses_are_rejected(tmp_path: Path, monkeypatch: pytest.Monkey
             await change(api, "pause")
             assert "resume some of them first" in (await change(api, "pause", 400, group="spring"))["error"]["message"]
             assert (await api.post("delay/pause", {}, 409))["error"]["code"] == "too_many_pauses"
+
+    run(scenario)
+
+
+async def pages(api: Asked, **query: object) -> tuple[list[str], list[dict[str, Any]]]:
+    """Return the unique ids on all pages, and the pages."""
+    found: list[dict[str, Any]] = []
+    after: dict[str, object] = {}
+    while True:
+        found.append(await api.get(f"delay/pending/messages?{urlencode({'topic': 'Orders', **query, **after})}"))
+        if found[-1]["next"] is None:
+            return [row["messageId"] for page in found for row in page["messages"]], found
+        after = {"after": found[-1]["next"]}
+
+
+@pytest.mark.parametrize("examined", [10, 2_000_000])
+def test_pages_of_a_group_are_those_of_a_list(tmp_path: Path, examined: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pending_list, "MAX_EXAMINED", examined)
+    monkeypatch.setattr(inspection, "_FIRST_ROUND", 4)
+
+    async def scenario() -> None:
+        rng, sent = random.Random(SEED), list[tuple[int, str, str, str]]()
+        async with asked(tmp_path) as api:
+            base_ms = api.broker.now_ms() + HOUR_MS
+            for number in range(150):
+                group, tag = rng.choice(("spring", "summer", "summer", "ä")), rng.choice(("red", "blue"))
+                due_ms = base_ms + rng.randrange(30) * 1_000
+                body = {
+                    "body": "m",
+                    "deliverAtMs": due_ms,
+                    "delayGroup": group,
+                    "tags": tag,
+                    "keys": [f"k{number % 9}"],
+                }
+                sent.append((due_ms, (await api.post("topics/Orders/messages", body))["messageId"], group, tag))
+                if number % 50 == 40:
+                    api.broker.delivery.timeline.freeze()
+            for group in ("spring", "ä", "none"):
+                of_group = [each for each in sent if each[2] == group]
+                ids, found = await pages(api, group=group, limit=7)
+                assert sorted(ids) == sorted(each[1] for each in of_group)
+                assert {page["total"] for page in found} == {len(of_group)}
+                assert {row["group"] for page in found for row in page["messages"]} <= {group}
+                dues = {each[1]: each[0] for each in sent}
+                assert [dues[each] for each in ids] == sorted(dues[each] for each in ids)
+                ids, found = await pages(api, group=group, tag="red", untilMs=base_ms + 15_000)
+                expected = {each[1] for each in of_group if each[3] == "red" and each[0] < base_ms + 15_000}
+                assert (len(ids), set(ids)) == (len(expected), expected)
+                assert {page["total"] for page in found} == {None}
+                ids, _ = await pages(api, group=group, key="k3")
+                assert set(ids) == {each[1] for number, each in enumerate(sent) if number % 9 == 3 and each[2] == group}
+            token = (await api.get("delay/pending/messages?topic=Orders&group=summer&limit=1"))["next"]
+            for other in ("", "&group=spring", "&group=summer&held=true"):
+                refusal = await api.get(f"delay/pending/messages?topic=Orders{other}&after={token}", 400)
+                assert "with other filters" in refusal["error"]["message"]
+            refusal = await api.get("delay/pending/messages?group=summer", 400)
+            assert "group requires topic" in refusal["error"]["message"]
+
+    run(scenario)
+
+
+def test_held_messages_are_those_that_pauses_hold(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with asked(tmp_path) as api:
+            spring = await fill(api, 3)
+            await change(api, "pause", group="spring")
+            await change(api, "fire", group="spring")
+            later = await fill(api, 2, "summer")
+            partitions = api.broker.delivery.timeline.partitions
+            await until(lambda: partitions.of_partition(partitions.number("Orders", "spring")).messages == 3)
+            for query in ({"held": "true"}, {"held": "true", "group": "spring"}):
+                ids, [page] = await pages(api, **query)
+                assert (sorted(ids), page["total"]) == (sorted(spring), 3)
+            assert (await pages(api, held="true", group="summer"))[0] == []
+            assert len((await pages(api, held="false"))[0]) == 5
+            await change(api, "pause")
+            await change(api, "fire", group="summer")
+            assert sorted((await pages(api, held="true"))[0]) == sorted(spring + later)
+            assert sorted((await pages(api, held="true", group="summer"))[0]) == sorted(later)
+            await change(api, "resume")
+            await change(api, "resume", group="spring")
+            await until(lambda: api.broker.delivery.pending_total() == 0)
+            await api.post("delay/pause", {}, 202)
+            overdue = await fill(api, 1, delayMs=1)
+            await fill(api, 1)
+            await until(lambda: api.broker.delivery.control.overdue(api.broker.now_ms()) == 1)
+            assert (await pages(api, held="true"))[0] == overdue
+
+    run(scenario)
+
+
+def test_groups_of_a_topic_are_counted(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with asked(tmp_path) as api:
+            for number, group in enumerate(("a", "b", "ä")):
+                await fill(api, number + 1, group)
+            await api.post("topics/Bills/messages", {"body": "m", "delayMs": HOUR_MS, "delayGroup": "a"})
+            await change(api, "pause", group="b")
+            counts = await api.get("delay/pending?by=group&topic=Orders&limit=2")
+            assert counts["rows"] == [
+                {"group": "ä", "pending": 3, "nextDueMs": None},
+                {"group": "b", "pending": 2, "nextDueMs": None, "paused": True},
+            ]
+            assert (counts["total"], counts["truncated"], counts["complete"]) == (6, True, True)
+            for query, reason in (("", "by=group needs topic"), ("&topic=Orders&level=1", "omit level and kind")):
+                assert reason in (await api.get(f"delay/pending?by=group{query}", 400))["error"]["message"]
+
+    run(scenario)
+
+
+def test_history_names_the_changes_of_the_group_and_pauses(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with asked(tmp_path) as api:
+
+            async def life(message_id: str) -> list[tuple[str, str]]:
+                details = await api.get(f"messages/{message_id}?topic=Orders")
+                return [(event["event"], event["detail"]) for event in details["life"]]
+
+            await fill(api, 1)
+            await change(api, "cancel", group="spring")
+            (moved,) = await fill(api, 1, delayKey="k")
+            (other,) = await fill(api, 1)
+            await change(api, "move", group="spring", delayMs=2 * HOUR_MS)
+            await change(api, "move", key="k", delayMs=3 * HOUR_MS)
+            await change(api, "pause", group="spring")
+            assert [event for event, _ in await life(moved)] == ["stored", "moved", "moved", "due", "pending"]
+            assert "group spring is paused since" in (await life(moved))[-1][1]
+            await change(api, "pause")
+            assert "topic Orders is paused since" in (await life(moved))[-1][1]
+            await api.post("delay/pause", {}, 202)
+            assert "all deliveries are paused since" in (await life(moved))[-1][1]
+            await api.post("delay/resume", {"overdue": "deliver"}, 202)
+            await change(api, "resume")
+            await change(api, "resume", group="spring")
+            await change(api, "fire", key="k")
+            await until(lambda: api.broker.delivery.pending_total() == 1)
+            await change(api, "cancel", group="spring")
+            # The cancellation of the group came after the delivery of this message.
+            assert [event for event, _ in await life(moved)][-2:] == ["fired", "delivered"]
+            events = await life(other)
+            assert [event for event, _ in events] == ["stored", "moved", "cancelled"]
+            assert events[-1][1] == f"with its group spring, by {HOST}"
+            assert (await api.get(f"messages/{other}?topic=Orders"))["state"] == "cancelled"
 
     run(scenario)

@@ -68,6 +68,8 @@ class MessageRow(Answer):
     bytes: int
     """Size of the stored body."""
     properties: dict[str, str]
+    group: str | None
+    """Group of delayed messages (DELAY_GROUP); None without one."""
     resent_ms: int | None
     """Time at which a dead letter was last resent to its group."""
     repeats: Repeats | None

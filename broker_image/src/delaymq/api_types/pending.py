@@ -7,14 +7,18 @@ from delaymq.api_types.messages import MessageRow
 
 
 class PendingRow(Answer, omit_defaults=True):
-    """Pending messages of one level, one topic, or one range of due times; or the timed ones."""
+    """Pending messages of one level, topic, group, or range of due times; or the timed ones."""
 
     pending: int
     next_due_ms: int | None
+    """None without pending messages, and by group."""
     level: int | None = None
     timed: bool = False
     """By level: whether the row counts timed messages, which have no level."""
     topic: str | None = None
+    group: str | None = None
+    paused: bool = False
+    """By topic and by group: whether the topic or the group is paused."""
     from_ms: int | None = None
     to_ms: int | None = None
 
@@ -23,13 +27,13 @@ class Pending(Answer):
     """Counts of pending messages."""
 
     as_of_ms: int
-    by: Literal["level", "topic", "due"]
+    by: Literal["level", "topic", "group", "due"]
     rows: list[PendingRow]
     total: int
     complete: bool
     """False while the topics of some messages are unknown (after an upgrade); counts by topic are then incomplete."""
     truncated: bool
-    """Whether there are more topics than rows; `total` includes all."""
+    """Whether there are more topics or groups than rows; `total` includes all."""
     bucket_ms: int | None = None
 
 

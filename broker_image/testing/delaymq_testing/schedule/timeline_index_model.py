@@ -12,6 +12,7 @@ from delaymq.schedule.timeline import Pending, Timeline
 from delaymq.schedule.timeline.inspection import (
     END_KEY,
     FIRST_KEY,
+    OwnedSearch,
     count_by_due,
     find_first,
     find_next_due_times,
@@ -388,6 +389,7 @@ class IndexModel:
             within = [entry for entry in expected if begin <= entry[:2] < end][:count]
             if not all(map(self._is_same, found, within)) or len(found) != len(within):
                 raise ModelError(f"the first {count} messages from {begin} to {end} are {found} instead of {within}")
+            self._check_group(topic, begin, end, count)
             next_due_ms: dict[str, int] = {}
             for _ in find_next_due_times(self.index, partitions, next_due_ms):
                 continue
@@ -397,6 +399,27 @@ class IndexModel:
             latest = [due_ms for due_ms in latest_due_times(self.index, partitions) if due_ms is not None]
             if expected and max(latest) < expected[-1].due_ms:
                 raise ModelError(f"the latest due time is {max(latest)} instead of {expected[-1].due_ms}")
+
+    def _check_group(self, topic: str, begin: tuple[int, int], end: tuple[int, int], count: int) -> None:
+        group = self._random.choice(_GROUPS[1:])
+        expected = sorted(
+            entry
+            for entry in self._pending.values()
+            if self._owners[entry.identity][1:] == (topic, group) and begin <= entry[:2] < end
+        )
+        partitions, found, at = self.index.partitions, list[Pending](), begin
+        while True:
+            search = OwnedSearch(
+                self.index, partitions.of_topic(topic), partitions.of_group(topic, group), count, begin=at, end=end
+            )
+            for _ in search.steps(self._random.choice((1, 1_000))):
+                continue
+            found += search.found
+            if search.following is None:
+                break
+            at = search.following
+        if not all(map(self._is_same, found, expected)) or len(found) != len(expected):
+            raise ModelError(f"the messages of {topic} {group} from {begin} to {end} are {found} instead of {expected}")
 
     def _check(self) -> None:
         partitions = self.index.partitions

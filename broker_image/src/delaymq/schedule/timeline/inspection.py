@@ -1,4 +1,4 @@
-"""Read-only inspection of the index: counts by due time, and the messages that are due next.
+"""Read-only inspection of the index: counts by due time, the messages that are due next, and those of a group.
 
 The index may change between two steps of a generator. Runs are immutable, and the file of a removed run stays readable
 while a step refers to it. A message that is added, delivered or ended meanwhile may or may not be counted.
@@ -23,7 +23,12 @@ from delaymq.schedule.timeline.sweeping import owners_of
 from delaymq.schedule.timeline.timeline import Timeline
 
 STEP_ENTRIES: Final = 4_096
-"""Entries that one step reads to find those that replace or end others: about 0.1 ms if there are none."""
+"""Entries that one step reads to find those that replace or end others, or have certain owners: about 0.1 to 0.2 ms
+if there are none."""
+_FIRST_ROUND: Final = 512
+_LAST_ROUND: Final = 32_768
+"""Entries of each run that a round of a search by owner examines: the first one few, because a large group may have
+enough there."""
 _READ_ENTRIES: Final = 2_048
 """Up to this many entries are read and searched in memory."""
 _ROWS_AT_ONCE: Final = 64
@@ -345,3 +350,113 @@ def _ranked_rows(part: Range, rank: int) -> Iterator[_RankedRow]:
     for at in range(first, end, _ROWS_AT_ONCE):
         for due_ms, identity, record, size, owner in unpacked(run.read(at, min(_ROWS_AT_ONCE, end - at))):
             yield due_ms, identity, rank, record, size, owner
+
+
+# Messages of groups.
+
+
+class OwnedSearch:
+    """Search for the messages of owners that are due first, with keys from `begin` to before `end`.
+
+    Only the owners of most entries are read, so that a group with few messages is found among millions.
+    """
+
+    def __init__(
+        self,
+        timeline: Timeline,
+        partitions: Collection[int],
+        owners: Collection[int],
+        count: int,
+        *,
+        begin: Key = FIRST_KEY,
+        end: Key = END_KEY,
+    ) -> None:
+        reader = _Reader(timeline)
+        self._parts = [_OwnedPart(reader.read(partition), owners, begin, end) for partition in partitions]
+        self._count = count
+        self._end = end
+        self.found: list[Pending] = []
+        """Messages in the order of due times, possibly more than `count`."""
+        self.examined = 0
+        """Number of entries that were examined."""
+        self.following: Key | None = begin
+        """Key from which the search has to continue; None if everything was examined."""
+
+    def steps(self, most: int) -> Iterator[None]:
+        """Search in short steps, until `count` messages are found or `most` entries were examined. OSError, damage."""
+        size = _FIRST_ROUND
+        while self.following is not None and len(self.found) < self._count and self.examined < most:
+            bounds = [bound for part in self._parts for bound in part.bounds(size)]
+            bound = min(bounds, default=self._end)
+            round_of: list[Pending] = []
+            for part in self._parts:
+                for examined in part.take_up_to(bound, round_of):
+                    self.examined += examined
+                    yield
+            self.found += sorted(round_of)
+            self.following = bound if bounds else None
+            size = min(2 * size, _LAST_ROUND)
+
+
+class _OwnedPart:
+    """Entries of one partition that have not been examined."""
+
+    def __init__(self, contents: _Contents, owners: Collection[int], begin: Key, end: Key) -> None:
+        self._owners = frozenset(owners)
+        self._partition = contents.partition
+        self._held = [entry for entry in contents.held if entry.owner in self._owners and begin <= entry[:2] < end]
+        self._replaced = {*contents.ended, *(entry[:2] for entry in contents.held)}
+        """Keys of entries in runs that do not count any more."""
+        self._ranges: list[Range] = []
+        for run, first, after in contents.ranges:
+            at = run.find(first, after, begin)
+            self._ranges.append(Range(run, at, _find(run, at, after, end)))
+        self._next = [part.first for part in self._ranges]
+
+    def bounds(self, size: int) -> Iterator[Key]:
+        """Yield the key after `size` further entries of each run that has more."""
+        for (run, _, end), at in zip(self._ranges, self._next, strict=True):
+            if at + size < end:
+                yield run.key_at(at + size)
+
+    def take_up_to(self, bound: Key, found: list[Pending]) -> Iterator[int]:
+        """Add the messages before a key to `found`; yield the number of entries that each step examined."""
+        found += (entry for entry in self._held if entry[:2] < bound)
+        self._held = [entry for entry in self._held if entry[:2] >= bound]
+        for number, (run, _, end) in enumerate(self._ranges):
+            at, after = self._next[number], _find(run, self._next[number], end, bound)
+            self._next[number] = after
+            wanted: list[Row] = []
+            for start in range(at, after, STEP_ENTRIES):
+                examined = min(STEP_ENTRIES, after - start)
+                wanted += self._owned(run.read(start, examined))
+                yield examined
+            if wanted:
+                for _ in self._add_newest(wanted, number, found):
+                    yield 0
+
+    def _owned(self, data: bytes) -> list[Row]:
+        owners = owners_of(data)
+        if self._owners.isdisjoint(owners):
+            return []
+        rows: list[Row] = []
+        for index, owner in enumerate(owners):
+            if owner in self._owners:
+                (row,) = unpacked(data[index * ENTRY_BYTES : (index + 1) * ENTRY_BYTES])
+                if row[2] != NO_RECORD and row[:2] not in self._replaced:
+                    rows.append(row)
+        return rows
+
+    def _add_newest(self, rows: list[Row], number: int, found: list[Pending]) -> Iterator[None]:
+        """Add rows of a run, without those that newer runs replace or end."""
+        newer = set[Key]()
+        for row in newest_rows(self._ranges[:number], [row[:2] for row in rows]):
+            if row is None:
+                yield
+            else:
+                newer.add(row[:2])
+        found += (Pending(*row, self._partition) for row in rows if row[:2] not in newer)
+
+
+def _find(run: Run, first: int, end: int, key: Key) -> int:
+    return end if key >= END_KEY else run.find(first, end, key)

@@ -150,6 +150,11 @@ class Partitions:
         """Whether a group has pending messages."""
         return (topic, group) in self._of_group
 
+    def groups_of(self, topic: str) -> Iterator[tuple[str, Totals] | None]:
+        """Yield the groups of a topic with their pending messages, and None in place of each group of others."""
+        for of_topic, group in list(self._of_group):
+            yield (group, self.totals_of_group(topic, group)) if of_topic == topic else None
+
     def totals_of_group(self, topic: str, group: str) -> Totals:
         """Return the pending messages of a group."""
         found = [self._counts[key][0] for key in self._keys_of_group(topic, group)]

@@ -71,12 +71,13 @@ def _marked(lookup: Lookup, identity: int) -> Fate | None:
         return None
     record, mark = found
     kind = _KINDS.get(mark.kind, FateKind.DROPPED)
-    by = _who(record) if kind is FateKind.CANCELLED else ""
+    by = who(record) if kind is FateKind.CANCELLED else ""
     topic = record.properties.get(names.REAL_TOPIC, "") if kind is FateKind.DELIVERED else ""
     return Fate(kind=kind, at_ms=mark.decided_ms, by=by, topic=topic)
 
 
-def _who(record: Record) -> str:
+def who(record: Record) -> str:
+    """Return account and address of the client that requested what a mark states."""
     account, address = record.properties.get(names.BY, ""), _address(record.born_host)
     return f"{account} ({address})" if account else address
 
@@ -134,7 +135,7 @@ def _cancelled_with_group(lookup: Lookup, record: Record) -> Fate | None:
     fate = None
     for changed, mark in lookup.group_marks(properties.get(names.REAL_TOPIC, ""), group, record.physical_offset):
         if mark.kind is GroupMarkKind.CANCELLED:
-            fate = Fate(kind=FateKind.CANCELLED, at_ms=mark.decided_ms, by=_who(changed))  # the first one counts
+            fate = Fate(kind=FateKind.CANCELLED, at_ms=mark.decided_ms, by=who(changed))  # the first one counts
     return fate
 
 

@@ -56,6 +56,10 @@ class Pauses:
     def __len__(self) -> int:
         return len(self._facts.table)
 
+    def find(self, topic: str, group: str) -> Pause | None:
+        """Return the pause of a topic (with an empty group) or of a group itself; None if there is none."""
+        return self._facts.table.get((topic, group))
+
     def __contains__(self, names: tuple[str, str]) -> bool:
         return names in self._facts.table
 

@@ -4,18 +4,23 @@ Stored, due and delivered are records with times. Consumption by a group is know
 Retries and dead letters are found by the unique id, which clients keep.
 """
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from delaymq.api_types.messages import Event, LifeEvent, MessageDetails, MessageRow
-from delaymq.broker.delivery.changes.fates import fate_of
+from delaymq.broker.delivery.changes.fates import FateKind, fate_of, who
 from delaymq.broker.delivery.changes.lookup import mark_in
+from delaymq.broker.delivery.pause_facts import ALL
+from delaymq.broker.delivery.timed.requests import group_in
 from delaymq.broker.filters import tag_matcher
 from delaymq.clock import utc_time
 from delaymq.message import names
+from delaymq.message.errors import KeysUnknownError
+from delaymq.message.group_marks import GroupMark
 from delaymq.message.hashing import tags_code
 from delaymq.message.properties import decode_properties
 from delaymq.message.record import Record
-from delaymq.message.timed_marks import TimedMark, TimedMarkKind
+from delaymq.message.timed_marks import GroupMarkKind, TimedMark, TimedMarkKind
 from delaymq.schedule.timeline import TIMELINE_QUEUE
 from delaymq.server.api.messages.body import body_of
 from delaymq.server.api.messages.index_search import search_index
@@ -31,7 +36,7 @@ from delaymq.server.api.messages.search import (
 from delaymq.server.api.messages.timed import reading_index
 from delaymq.server.api.routing import Api, Name, Query
 from delaymq.server.api.topics import groups_of
-from delaymq.server.log_reader import ReadRecord
+from delaymq.server.log_reader import ReadRecord, clean_text
 from delaymq.server.time_slices import TimeSlices
 
 if TYPE_CHECKING:
@@ -126,15 +131,21 @@ class _History:
         self._events: list[tuple[int, LifeEvent]] = []
         self._known_places: set[tuple[int, int]] = set()
         """Places of records of pending messages."""
-        self._ended_places: set[tuple[int, int]] = set()
-        """Places that a later record settles."""
+        self._ended_places: dict[tuple[int, int], int] = {}
+        """Places that a later record settles, and its physical offset."""
         self._settled: list[tuple[MessageRow, tuple[int, int], str | None]] = []
         self._dues: dict[tuple[int, int], tuple[int, int, str | None]] = {}
         """Due time, store time and group of each message, by its place."""
+        self._moved_at: dict[tuple[int, int], int] = {}
+        """Physical offset of the newest statement of a due time, by place."""
+        self._groups: dict[tuple[int, int], tuple[str, str]] = {}
+        """Topic and group of timed messages with a group, by place."""
         self._cancelled: list[tuple[Record, tuple[int, int]]] = []
 
     def in_order(self) -> list[LifeEvent]:
         """Return the events sorted by time; an event without a time follows its cause."""
+        for place, (topic, name) in self._groups.items():
+            self._add_changes_of_group(place, topic, name)
         for row, scheduled, group in self._settled:
             if scheduled not in self._ended_places:
                 detail = "delivered by now; the delivered record is no longer in the log"
@@ -155,12 +166,14 @@ class _History:
         scheduled = place_of(record, properties)
         if scheduled is not None and record.topic in PENDING_TOPICS:
             self._add_pending(row, scheduled, group)
+            if record.topic == names.TIMER_TOPIC and (name := group_in(properties)):
+                self._groups[scheduled] = properties.get(names.REAL_TOPIC, ""), name
             if row.state == "cancelled":
                 self._cancelled.append((record, scheduled))
             return
         mark = mark_in(properties, record.physical_offset)
         if scheduled is not None and (mark is None or mark.next_due_ms is None):
-            self._ended_places.add(scheduled)
+            self._ended_places.setdefault(scheduled, record.physical_offset)
         if record.topic == names.MARKS_TOPIC:
             self._add_mark(record, properties, row, group)
             return
@@ -190,10 +203,12 @@ class _History:
         )
         self._add(row.stored_ms, "delivered", row.stored_ms, detail, None)
         if mark.next_due_ms is not None:
-            self._move((TIMELINE_QUEUE, mark.identity), mark.next_due_ms)
+            self._move((TIMELINE_QUEUE, mark.identity), mark.next_due_ms, record.physical_offset)
 
-    def _move(self, place: tuple[int, int], due_ms: int) -> None:
-        if place in self._dues:
+    def _move(self, place: tuple[int, int], due_ms: int, stated_at: int) -> None:
+        """Apply the statement of a due time in the record at a physical offset, unless a later one was applied."""
+        if place in self._dues and stated_at > self._moved_at.get(place, -1):
+            self._moved_at[place] = stated_at
             _, stored_ms, group = self._dues[place]
             self._dues[place] = due_ms, stored_ms, group
 
@@ -213,18 +228,50 @@ class _History:
                 detail = f"runs from {utc_time(mark.due_ms)} to before {utc_time(mark.next_due_ms)} were skipped"
             elif kind is not TimedMarkKind.DELIVERED:
                 detail += f", {by}"
-            self._move((TIMELINE_QUEUE, mark.identity), mark.next_due_ms)
+            self._move((TIMELINE_QUEUE, mark.identity), mark.next_due_ms, record.physical_offset)
         elif kind is TimedMarkKind.CANCELLED:
             event, detail = "cancelled", by
         elif kind is TimedMarkKind.EXPIRED:
             event, detail = "expired", f"later than its producer allowed ({names.DELAY_EXPIRE_MS})"
         self._add(row.stored_ms, event, row.stored_ms, detail, group)
 
+    def _add_changes_of_group(self, place: tuple[int, int], topic: str, name: str) -> None:
+        """Add what happened to a message together with its group while it was pending."""
+        lookup, ended_at = self._broker.delivery.lookup, self._ended_places.get(place)
+        found: list[tuple[Record, GroupMark]] = []
+        with suppress(KeysUnknownError):  # without an index of keys, only the record itself is shown
+            for changed, mark in lookup.group_marks(topic, name, place[1]):
+                if ended_at is None or changed.physical_offset < ended_at:
+                    found.append((changed, mark))
+        for changed, mark in reversed(found):
+            how = f"with its group {clean_text(name)}, by {clean_text(who(changed))}"
+            at_ms = mark.decided_ms
+            if mark.next_due_ms is None:
+                self._add(at_ms, "cancelled", at_ms, how, None)
+                return
+            event: Event = "fired" if mark.kind is GroupMarkKind.FIRED else "moved"
+            self._add(at_ms, event, at_ms, f"due at {utc_time(mark.next_due_ms)}, {how}", None)
+            self._move(place, mark.next_due_ms, changed.physical_offset)
+
+    def _paused(self, topic: str, name: str) -> str:
+        """Return the reason why a pending message is not delivered when it is due; empty without one."""
+        delivery = self._broker.delivery
+        for names_of, what in (
+            (ALL, "all deliveries are"),
+            ((topic, ""), f"topic {clean_text(topic)} is"),
+            ((topic, name), f"group {clean_text(name)} is"),
+        ):
+            pause = delivery.pauses.find(*names_of)
+            if pause is not None:
+                by = f" by {clean_text(pause.account)}" if pause.account else ""
+                return f": {what} paused since {utc_time(pause.since_ms)}{by}"
+        return ": all deliveries are paused" if delivery.control.is_paused else ""
+
     def _add_replaced(self, record: Record) -> None:
         """Add the end of a message that another one replaced, which has another unique id."""
         with reading_index():
             fate = fate_of(self._broker.delivery.lookup, record)
-        if fate.at_ms is not None:
+        if fate.at_ms is not None and fate.kind is FateKind.REPLACED:
             detail = f"replaced by a message with the same {names.DELAY_KEY}, from {fate.by}"
             self._add(fate.at_ms, "cancelled", fate.at_ms, detail, None)
 
@@ -251,7 +298,8 @@ class _History:
             what = "timed message" if is_timed else f"entry {offset} of delay level {row.delay_level}"
             if row.repeats is not None:
                 what = "repeating message" + ("" if row.repeats.run is None else f", {row.repeats.run} runs so far")
-            self._add(order_ms, "pending", None, f"pending, {what}", group)
+            paused = self._paused(row.topic, row.group or "")
+            self._add(order_ms, "pending", None, f"pending, {what}{paused}", group)
         elif row.state == "delivered":
             self._settled.append((row, place, group))
 

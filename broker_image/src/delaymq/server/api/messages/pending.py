@@ -1,4 +1,4 @@
-"""GET /api/v1/delay/pending: counts of pending messages by level, topic and due time.
+"""GET /api/v1/delay/pending: counts of pending messages by level, topic, group and due time.
 
 Timed messages have no level; by level, they are counted separately.
 """
@@ -35,7 +35,7 @@ Level = Annotated[int, msgspec.Meta(ge=1, le=MAX_LEVELS)]
 class PendingQuery(Query):
     """Parameters of the counts."""
 
-    by: Literal["level", "topic", "due"] = "level"
+    by: Literal["level", "topic", "group", "due"] = "level"
     bucket_ms: Annotated[int, msgspec.Meta(ge=1, le=1 << 40)] | None = None
     """By due time: width of a row; chosen automatically if omitted."""
     until_ms: TimeMs | None = None
@@ -46,7 +46,7 @@ class PendingQuery(Query):
     """Only messages with a level, or only timed messages."""
     topic: Name | None = None
     limit: Limit = 100
-    """By topic: number of topics with the most pending messages."""
+    """By topic and by group: number of topics or groups with the most pending messages."""
 
 
 async def pending(api: Api, query: PendingQuery) -> Pending:
@@ -61,10 +61,13 @@ async def pending(api: Api, query: PendingQuery) -> Pending:
             case "topic":
                 rows, total, truncated = await _by_topic(delivery, query)
                 bucket_ms = None
+            case "group":
+                rows, total, truncated = await _by_group(delivery, query)
+                bucket_ms = None
             case "due":
                 rows, bucket_ms = await _by_due(api, query)
                 total = sum(row.pending for row in rows)
-    complete = is_complete(delivery, query) or (query.by != "topic" and query.topic is None)
+    complete = query.by == "group" or is_complete(delivery, query) or (query.by != "topic" and query.topic is None)
     return Pending(
         as_of_ms=api.broker.now_ms(),
         by=query.by,
@@ -119,10 +122,31 @@ async def _by_topic(delivery: "Delivery", query: PendingQuery) -> tuple[list[Pen
     largest = nlargest(query.limit, topics.items(), key=lambda item: item[1].messages)
     due_ms = await selection.next_due_by_topic([number for _, (_, numbers) in largest for number in numbers])
     rows = [
-        PendingRow(topic=clean_text(topic), pending=each.messages, next_due_ms=due_ms.get(topic))
+        PendingRow(
+            topic=clean_text(topic),
+            pending=each.messages,
+            next_due_ms=due_ms.get(topic),
+            paused=delivery.timeline.queues.is_paused(topic, ""),
+        )
         for topic, each in largest
     ]
     return rows, sum(each.messages for each in topics.values()), len(topics) > len(rows)
+
+
+async def _by_group(delivery: "Delivery", query: PendingQuery) -> tuple[list[PendingRow], int, bool]:
+    topic = query.topic
+    if topic is None:
+        raise ApiError(400, "bad_request", "by=group needs topic: send the topic of the groups")
+    if query.level is not None or query.kind == "level":
+        raise ApiError(400, "bad_request", "messages of groups are timed: omit level and kind")
+    groups = await Selection(delivery.timeline, topic=topic).groups()
+    largest = nlargest(query.limit, groups.items(), key=lambda item: item[1])
+    is_paused = delivery.timeline.queues.is_paused
+    rows = [
+        PendingRow(group=clean_text(group), pending=count, next_due_ms=None, paused=is_paused(topic, group))
+        for group, count in largest
+    ]
+    return rows, sum(groups.values()), len(groups) > len(rows)
 
 
 async def _by_due(api: Api, query: PendingQuery) -> tuple[list[PendingRow], int]:

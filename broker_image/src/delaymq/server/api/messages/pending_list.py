@@ -1,7 +1,7 @@
 """GET /api/v1/delay/pending/messages: pages of pending messages in the order of their due times, with filters.
 
-The index of pending messages contains topic, level and due time. Keys are found by the index of keys; tags, and keys
-that very many messages have, by reading the messages.
+The index of pending messages contains topic, level and due time, and a number for the group. Keys are found by the
+index of keys; tags, and keys that very many messages have, by reading the messages.
 """
 
 import re
@@ -31,6 +31,8 @@ MAX_LISTED: Final = 100
 """Maximum messages per page."""
 MAX_READ: Final = 2_000
 """Maximum messages that one request reads in search of a tag or key: 0.1 s."""
+MAX_EXAMINED: Final = 2_000_000
+"""Entries of the index that one request examines in search of a group: 0.1 s, in time slices."""
 _READ_AT_ONCE: Final = 500
 _MAX_WITH_KEY: Final = 1_000
 """Up to this many records with a key are found by the index of keys."""
@@ -50,6 +52,10 @@ class ListQuery(Query):
     key: Annotated[str, msgspec.Meta(min_length=1, max_length=255)] | None = None
     """Only messages with this DELAY_KEY, key or unique id; requires a topic."""
     tag: Annotated[str, msgspec.Meta(min_length=1, max_length=127)] | None = None
+    group: Annotated[str, msgspec.Meta(min_length=1, max_length=255)] | None = None
+    """Only messages with this DELAY_GROUP; requires a topic."""
+    held: bool = False
+    """Only messages that are due, and not delivered because of a pause."""
     from_ms: TimeMs | None = None
     """Only messages due at or after this time."""
     until_ms: TimeMs | None = None
@@ -79,8 +85,9 @@ async def pending_messages(api: Api, query: ListQuery) -> PendingMessages:
     """Return a page of pending messages. ApiError if the parameters exclude each other."""
     broker, limit = api.broker, min(query.limit, MAX_LISTED)
     check_kind(query)
-    if query.key is not None and query.topic is None:
-        raise ApiError(400, "bad_request", "key requires topic: send the topic of the message")
+    for name in ("key", "group"):
+        if getattr(query, name) is not None and query.topic is None:
+            raise ApiError(400, "bad_request", f"{name} requires topic: send the topic of the message")
     with reading_index():
         found = await _Search(api, query, limit).page()
     return PendingMessages(
@@ -101,7 +108,8 @@ def _token(position: Position, query: ListQuery) -> str:
 
 def _check_of(query: ListQuery) -> str:
     """Return a checksum of the filters, so that a token is not mistaken for one of another list."""
-    filters = (query.level, query.kind, query.topic, query.key, query.tag, query.from_ms, query.until_ms)
+    filters: tuple[object, ...] = query.level, query.kind, query.topic, query.key, query.tag
+    filters += query.from_ms, query.until_ms, query.group, query.held
     return f"{crc32(repr(filters).encode()):08x}"
 
 
@@ -118,14 +126,31 @@ def _position(token: str, query: ListQuery) -> Position:
     return min(int(due), END_KEY[0] - 1), min(int(identity), END_KEY[0] - 2)
 
 
+def _before(key: Position) -> Position:
+    due_ms, identity = key
+    return (due_ms, identity - 1) if identity else (due_ms - 1, END_KEY[0] - 2)
+
+
 class _Search:
     def __init__(self, api: Api, query: ListQuery, limit: int) -> None:
         self._api = api
         self._query = query
         self._limit = limit
-        self._selection = Selection(api.broker.delivery.timeline, topic=query.topic, level=query.level, kind=query.kind)
+        self._left = MAX_EXAMINED
+        """Entries of the index that may be examined in search of a group."""
+        delivery = api.broker.delivery
+        self._selection = Selection(
+            delivery.timeline,
+            topic=query.topic,
+            level=query.level,
+            kind=query.kind,
+            group=query.group,
+            is_held=self._is_held if query.held else None,
+        )
         self._begin: Position = FIRST_KEY if query.from_ms is None else (query.from_ms, 0)
         self._end: Position = END_KEY if query.until_ms is None else (query.until_ms, 0)
+        if query.held:
+            self._end = min(self._end, (api.broker.now_ms() + 1, 0))
         self._after: Position | None = None if query.after is None else _position(query.after, query)
 
     async def page(self) -> _Page:
@@ -136,8 +161,31 @@ class _Search:
                 return found
         elif query.tag is None:
             page = await self._read(lambda _: True, self._limit + 1)
-            return page._replace(total=await self._selection.count(self._begin, self._end))
+            return page._replace(total=await self._total())
         return await self._read(self._has_key_and_tag, _READ_AT_ONCE)
+
+    def _is_held(self, topic: str, group: str) -> bool:
+        """Return whether the due messages of a partition are held."""
+        delivery = self._api.broker.delivery
+        return delivery.control.is_paused or delivery.timeline.queues.is_paused(topic, group)
+
+    async def _total(self) -> int | None:
+        """Return the number of messages that topic, group, level, kind and due times select; None if it is unknown."""
+        query, partitions = self._query, self._api.broker.delivery.timeline.partitions
+        if query.group is None:
+            return await self._selection.count(self._begin, self._end)
+        selected = [partitions.key(number) for number in self._selection.partitions()]
+        if not selected or not partitions.has_group(query.topic or "", query.group):
+            return 0
+        if all(key.group for key in selected):  # these partitions have no other messages
+            return await self._selection.count(self._begin, self._end)
+        if query.held or (self._begin, self._end) != (FIRST_KEY, END_KEY):
+            return None
+        return partitions.totals_of_group(query.topic or "", query.group).messages
+
+    def _is_of_group(self, entry: Pending) -> bool:
+        owners = self._api.broker.delivery.timeline.partitions
+        return self._query.group is None or owners.owner(entry.owner).group == self._query.group
 
     def _has_key_and_tag(self, read: ReadRecord) -> bool:
         query = self._query
@@ -149,24 +197,33 @@ class _Search:
         """Return the first messages after the position that `is_wanted` selects, of up to MAX_READ that are read."""
         messages: list[_Listed] = []
         after, left, slices = self._after, MAX_READ, TimeSlices()
-        while len(messages) <= self._limit and left > 0:
+        while len(messages) <= self._limit and left > 0 and self._left > 0:
             begin = self._begin if after is None else max(self._begin, (after[0], after[1] + 1))
-            entries = await self._selection.first(at_once, begin, self._end)
+            entries, after = await self._entries(at_once, begin)
             for entry, read in await self._records(entries):
                 await slices.yield_if_due()
                 if is_wanted(read):
                     messages.append(_Listed(entry[:2], row_of(self._api.broker, read, entry)))
                     if len(messages) > self._limit:
                         break
-            if len(entries) < at_once:
-                after = None
+            if after is None:
                 break
-            after = entries[-1][:2]
             left -= len(entries)
         if len(messages) > self._limit:
             del messages[self._limit :]
             after = messages[-1].position
         return _Page(messages, after, None)
+
+    async def _entries(self, count: int, begin: Position) -> tuple[list[Pending], Position | None]:
+        """Return the first messages from a position, and the last position that was examined; None at the end."""
+        if self._query.group is None:
+            entries = await self._selection.first(count, begin, self._end)
+            return entries, entries[-1][:2] if len(entries) >= count else None
+        search = await self._selection.of_group(count, self._left, begin, self._end)
+        self._left -= search.examined
+        if len(search.found) > count:
+            return search.found[:count], search.found[count - 1][:2]
+        return search.found, None if search.following is None else _before(search.following)
 
     async def _records(self, entries: list[Pending]) -> list[tuple[Pending, ReadRecord]]:
         """Return the records of messages, without messages that are not pending any more."""
@@ -207,7 +264,12 @@ class _Search:
             await slices.yield_if_due()
             if each is not None and self._has_key_and_tag(each):
                 entry = pending_timed(api.broker, each.record)
-                if entry is not None and entry.partition in partitions and self._begin <= entry[:2] < self._end:
+                if (
+                    entry is not None
+                    and entry.partition in partitions
+                    and self._is_of_group(entry)
+                    and self._begin <= entry[:2] < self._end
+                ):
                     chosen.setdefault(entry.identity, (entry, each))  # the newest record holds the message
         rows = sorted(chosen.values(), key=lambda pair: pair[0])
         following = [pair for pair in rows if self._after is None or pair[0][:2] > self._after]

@@ -8,6 +8,7 @@ import msgspec
 from delaymq.api_types.messages import MessageRow, Messages, Repeats, State
 from delaymq.broker.delivery.changes.fates import FateKind
 from delaymq.broker.delivery.changes.lookup import mark_in, stated_by
+from delaymq.broker.delivery.timed.requests import group_in
 from delaymq.message import names
 from delaymq.message.ids import offset_message_id, parse_offset_message_id, unpack_host
 from delaymq.message.levels import level_of_queue
@@ -93,6 +94,7 @@ def row_of(broker: "Broker", read: ReadRecord, pending: Pending | None = None) -
         reconsume_times=record.reconsume_times,
         bytes=read.body_bytes,
         properties={clean_text(name): clean_text(value) for name, value in properties.items()},
+        group=clean_text(group_in(properties)) or None,
         resent_ms=None,
         repeats=_repeats_of(broker, record, properties) if record.topic == names.TIMER_TOPIC else None,
     )

@@ -10,6 +10,7 @@ from delaymq.schedule.timeline.cursors import Key
 from delaymq.schedule.timeline.inspection import (
     END_KEY,
     FIRST_KEY,
+    OwnedSearch,
     count_by_due,
     find_first,
     find_next_due_times,
@@ -43,14 +44,23 @@ class Selection:
         topic: str | None = None,
         level: int | None = None,
         kind: Literal["level", "timed"] | None = None,
+        group: str | None = None,
+        is_held: Callable[[str, str], bool] | None = None,
     ) -> None:
+        """`is_held` returns whether the messages of a partition, by topic and group, are selected."""
         self._timeline = timeline
         self._topic = topic
         self._level = level
         self._kind = kind
+        self._group = group
+        self._is_held = is_held
 
     def _selects(self, key: PartitionKey) -> bool:
         if self._level is not None and key.level != self._level:
+            return False
+        if self._group is not None and (key.level or key.group not in ("", self._group)):
+            return False  # messages of groups are timed
+        if self._is_held is not None and not self._is_held(key.topic, key.group):
             return False
         return self._kind is None or (self._kind == "timed") == (not key.level)
 
@@ -86,6 +96,24 @@ class Selection:
         slices, found = TimeSlices(), list[Pending]()
         for _ in find_first(self._timeline, self.partitions(), count, found, begin, end):
             await slices.yield_if_due()
+        return found
+
+    async def of_group(self, count: int, most: int, begin: Key = FIRST_KEY, end: Key = END_KEY) -> OwnedSearch:
+        """Search for `count` messages of the group, among at most about `most` entries of the index."""
+        slices, timeline = TimeSlices(), self._timeline
+        owners = timeline.partitions.of_group(self._topic or "", self._group or "")
+        search = OwnedSearch(timeline, self.partitions() if owners else (), owners, count, begin=begin, end=end)
+        for _ in search.steps(most):
+            await slices.yield_if_due()
+        return search
+
+    async def groups(self) -> dict[str, int]:
+        """Return the groups of the topic with pending messages, and their number."""
+        slices, found = TimeSlices(), dict[str, int]()
+        for each in self._timeline.partitions.groups_of(self._topic or ""):
+            await slices.yield_if_due()
+            if each is not None and each[1].messages:
+                found[each[0]] = each[1].messages
         return found
 
     async def count(self, begin: Key = FIRST_KEY, end: Key = END_KEY) -> int:
