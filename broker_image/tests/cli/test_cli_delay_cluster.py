@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import json
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from delaymq.cli.errors import EXIT_UNREACHABLE
+from delaymq.cli.errors import EXIT_UNREACHABLE, EXIT_USAGE
 from delaymq_testing.cli_running import Done, SecondBroker, Standalone, called
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline
 
 
 class Cluster:
@@ -47,6 +55,7 @@ def test_commands_ask_both_brokers_and_name_the_one_that_does_not_answer(tmp_pat
             changes_reach_the_broker_that_has_the_message(cluster)
             settings_are_changed_on_both_brokers(cluster)
             other_cluster_with_a_broker_of_the_same_name_is_not_changed(cluster, tmp_path)
+            groups_are_changed_at_both_brokers(cluster)
             process.kill()
             process.wait()
             one_broker_is_missing(cluster, expected)
@@ -132,6 +141,45 @@ def settings_are_changed_on_both_brokers(cluster: Cluster) -> None:
     assert "aclEnable=true" in cluster("set", "--account", "web", "--max-pending-bytes", "1").err
 
 
+def groups_are_changed_at_both_brokers(cluster: Cluster) -> None:
+    for number in range(5):
+        at = (cluster.first, cluster.second)[number % 2]
+        cluster.send(at, f"g{number}", "3600000", "delayGroup", "spring" if number < 4 else "summer")
+    assert cluster("groups", "Both").lines[-1] == "5 messages with a group pending"
+    [counts] = cluster.json("groups", "Both")
+    assert counts["groups"] == [
+        {"group": "spring", "pending": 4, "paused": False}, {"group": "summer", "pending": 1, "paused": False}
+    ]  # fmt: skip
+    assert [row["group"] for row in cluster.json("list", "--topic", "Both", "--group", "spring")] == ["spring"] * 4
+    assert cluster("count", "--topic", "Both", "--group", "spring").lines[-1] == "4 pending"
+    assert cluster("pause", "--topic", "Both", "--group", "spring").out == (
+        "group spring of topic Both is paused: 4 pending messages\n"
+    )
+    assert "4 messages made due now" in cluster("fire", "Both", "--group", "spring").out
+    status = cluster("status").out
+    assert "group spring of topic Both is paused since" in status
+    wait_for(lambda: cluster("count", "--held", "--topic", "Both").lines[-1] == "4 pending")
+    assert cluster("count", "--held", "--topic", "Both", "--group", "spring").lines[-1] == "4 pending"
+    assert "4 messages moved, due at" in cluster("move", "Both", "--group", "spring", "--after", "1h").out
+    assert cluster("resume", "--topic", "Both", "--group", "spring").out == (
+        "group spring of topic Both is resumed: 4 pending messages\n"
+    )
+    assert sum(each["changed"] for each in cluster.json("cancel", "Both", "--group", "spring")) == 4
+    assert cluster("cancel", "Both", "--group", "spring").out == "the messages had been cancelled before\n"
+    assert cluster("pause", "--topic", "Both", "--http", cluster.second.environment["DELAYMQ_HTTP"]).code == 0
+    assert cluster("resume", "--topic", "Both").code == 0
+    assert cluster("cancel", "Both", "--group", "summer").out == "1 message cancelled\n"
+    for wrong, reason in (
+        (("pause", "--group", "g"), "--group needs --topic"),
+        (("list", "--group", "g"), "--group needs --topic"),
+        (("cancel", "Both", "--group", "g", "--key", "k"), "or give --group"),
+        (("resume", "--topic", "Both", "--overdue", "drop"), "cannot be combined with --topic"),
+    ):
+        done = cluster(*wrong)
+        assert (done.code, done.out) == (EXIT_USAGE, ""), wrong
+        assert reason in done.err
+
+
 def other_cluster_with_a_broker_of_the_same_name_is_not_changed(cluster: Cluster, tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     other = Standalone(tmp_path / "other")
@@ -154,6 +202,10 @@ def one_broker_is_missing(cluster: Cluster, by_due: list[str]) -> None:
     assert "incomplete: no answer from broker broker-b (127.0.0.1:" in done.err
     done = cluster("count")
     assert (done.code, done.out) == (EXIT_UNREACHABLE, "3 pending\n")
+    for text in ("pause --topic Both", "resume --topic Both", "groups Both"):
+        done = cluster(*text.split())
+        assert done.code == EXIT_UNREACHABLE
+        assert "no answer from broker broker-b" in done.err
     # Unknown at one broker is not unknown in the cluster.
     for words in (("cancel", "Both", "--key", "order 1"), ("show", "Both", "--key", "order 1")):
         done = cluster(*words)

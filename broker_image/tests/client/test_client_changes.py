@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from delaymq.client import NotPendingError, Producer, SendError
+from delaymq.client import NotPendingError, Producer, RefusedError, SendError
 from delaymq.protocol.codes import RequestCode, ResponseCode
 from delaymq.protocol.command import Response
 from delaymq_testing.client.fake_peer import FakeBroker, run, running
@@ -57,5 +57,36 @@ def test_broker_that_does_not_answer_may_have_the_message() -> None:
             await brokers[1].stop()
             with pytest.raises(SendError):
                 await producer.cancel("T", key="k")
+
+    run(scenario)
+
+
+def test_group_is_changed_at_all_brokers_and_those_that_do_not_answer_are_named() -> None:
+    async def scenario() -> None:
+        answers = Response(fields={"delayChanged": "2", "delayDueMs": "9"}), CANCELLED, UNKNOWN
+        brokers = [broker(name, answer) for name, answer in zip("abc", answers, strict=True)]
+        async with running(*brokers) as (client, _), Producer(client, "p") as producer:
+            changed = await producer.fire("T", group="g")
+            assert (changed.broker_name, changed.messages, changed.due_ms, changed.missing) == ("", 3, 9, ())
+            await brokers[1].stop()
+            paused = await producer.pause("T", "g")
+            assert (paused.messages, paused.missing) == (2, ("b",))
+            await brokers[0].stop()
+            await brokers[2].stop()
+            with pytest.raises(SendError):
+                await producer.resume("T")
+
+    run(scenario)
+
+
+def test_rejected_change_of_a_group_is_an_error_even_if_another_broker_accepts_it() -> None:
+    async def scenario() -> None:
+        refused = Response(ResponseCode.NO_PERMISSION, "recallMessageEnable=false")
+        async with (
+            running(broker("a", CANCELLED), broker("b", refused)) as (client, _),
+            Producer(client, "p") as producer,
+        ):
+            with pytest.raises(RefusedError, match="recallMessageEnable"):
+                await producer.cancel("T", group="g")
 
     run(scenario)

@@ -8,6 +8,8 @@ from urllib.parse import urlencode
 import pytest
 from delaymq.broker.broker import Broker
 from delaymq.broker.delivery.changes import pauses
+from delaymq.client import Client, Message, Producer
+from delaymq.message.errors import IllegalMessageError
 from delaymq.message.ids import unpack_host
 from delaymq.schedule.timeline import inspection
 from delaymq.server.api import broker as broker_api
@@ -15,7 +17,7 @@ from delaymq.server.api.messages import pending_list
 from delaymq.store.errors import StoreFullError
 from delaymq_testing.asked_api import Asked, asked
 from delaymq_testing.repetitions import SEED
-from delaymq_testing.running_server import HOST, run, until
+from delaymq_testing.running_server import HOST, run, standalone, until
 
 HOUR_MS = 3_600_000
 
@@ -314,5 +316,40 @@ def test_history_names_the_changes_of_the_group_and_pauses(tmp_path: Path) -> No
             assert [event for event, _ in events] == ["stored", "moved", "cancelled"]
             assert events[-1][1] == f"with its group spring, by {HOST}"
             assert (await api.get(f"messages/{other}?topic=Orders"))["state"] == "cancelled"
+
+    run(scenario)
+
+
+def test_client_changes_and_pauses_groups_and_topics(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with (
+            standalone(tmp_path) as server,
+            Client(f"{HOST}:{server.namesrv.port}") as client,
+            Producer(client, "campaigns") as producer,
+        ):
+            broker = server.broker.broker
+            message = Message(topic="Orders", body=b"m")
+            for _ in range(3):
+                await producer.schedule(message, after="1h", group="spring")
+            await producer.schedule(message, after="1h", key="k", group="summer")
+            moved = await producer.move("Orders", group="spring", after="2h")
+            assert (moved.messages, moved.missing, moved.broker_name) == (3, (), "")
+            assert moved.due_ms is not None
+            assert (await producer.pause("Orders", "spring")).messages == 3
+            assert (await producer.pause("Orders")).messages == 4
+            assert (await producer.fire("Orders", group="spring")).messages == 3
+            assert (await producer.resume("Orders")).messages == 4
+            assert broker.delivery.pending_total() == 4
+            assert (await producer.resume("Orders", "spring")).messages == 3
+            await until(lambda: broker.delivery.pending_total() == 1)
+            assert (await producer.cancel("Orders", group="summer")).messages == 1
+            assert (await producer.cancel("Orders", group="summer")).messages == 0
+            assert (await producer.fire("Orders", group="none")).messages == 0
+            for wrong in (producer.cancel("Orders", group="g", key="k"), producer.cancel("Orders")):
+                with pytest.raises(ValueError, match="either"):
+                    await wrong
+            for empty in (producer.cancel("Orders", group=""), producer.schedule(message, after="1h", group="")):
+                with pytest.raises(IllegalMessageError, match="the group is empty"):
+                    await empty
 
     run(scenario)

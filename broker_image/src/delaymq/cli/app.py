@@ -33,6 +33,7 @@ COMMANDS: Final[Mapping[str, Entry]] = {
             "list": Leaf("delay.listing:list_messages"),
             "count": Leaf("delay.listing:count"),
             "show": Leaf("delay.listing:show"),
+            "groups": Leaf("delay.groups:groups"),
             "forecast": Leaf("delay.forecast:forecast"),
             "watch": Leaf("delay.watch:watch"),
             "cancel": Leaf("delay.change:cancel"),

@@ -67,6 +67,10 @@ DelayKeyOption = Annotated[
     typer.Option(metavar="KEY", help="Name of the pending message, unique in its topic, by which it can be changed."),
 ]
 SameKeyOption = Annotated[SameKey, typer.Option(help="Treatment if a message with this --delay-key is pending.")]
+DelayGroupOption = Annotated[
+    str | None,
+    typer.Option(metavar="GROUP", help="Group of the message, by which its pending messages can be changed together."),
+]
 ExpireOption = Annotated[
     str | None, typer.Option(metavar="DURATION", help="Drop the message if it would be later than this.")
 ]
@@ -105,6 +109,7 @@ def send(
     delay_level: LevelOption = None,
     delay_key: DelayKeyOption = None,
     on_same_key: SameKeyOption = SameKey.REPLACE,
+    delay_group: DelayGroupOption = None,
     expire: ExpireOption = None,
     cron: CronOption = None,
     zone: ZoneOption = None,
@@ -152,7 +157,7 @@ def send(
     messages = chain.from_iterable(repeat(replace(message, body=text), count) for text in texts)
     repeated = _repeated(cron, zone, every, until, runs, missed)
     show = _nothing if quiet else (_show_json(delay) if as_json else _show_line(message, repeats=bool(repeated)))
-    managed = _managed(delay_key, on_same_key, expire) | repeated
+    managed = _managed(delay_key, on_same_key, delay_group, expire) | repeated
     sending = _Sending(show, at_once, rate, managed)
     bar = progress("messages", total) if quiet else nullcontext(lambda: None)
 
@@ -335,7 +340,9 @@ def _repeated(
     }
 
 
-def _managed(delay_key: str | None, on_same_key: SameKey, expire: str | None) -> dict[str, Any]:
+def _managed(
+    delay_key: str | None, on_same_key: SameKey, delay_group: str | None, expire: str | None
+) -> dict[str, Any]:
     """Return the arguments of `Producer.schedule`; CommandError if one is invalid."""
     if on_same_key is not SameKey.REPLACE and delay_key is None:
         raise CommandError("--on-same-key needs --delay-key", EXIT_USAGE)
@@ -345,6 +352,8 @@ def _managed(delay_key: str | None, on_same_key: SameKey, expire: str | None) ->
     except NoSuchDelayError as error:
         raise CommandError(f"--expire: {error}", EXIT_USAGE) from error
     managed: dict[str, Any] = {} if expire is None else {"expire_after": expire}
+    if delay_group is not None:
+        managed["group"] = delay_group
     return managed if delay_key is None else {**managed, "key": delay_key, "on_same_key": on_same_key.value}
 
 

@@ -11,7 +11,7 @@ from typing import Self
 from delaymq.client.core.client import Client
 from delaymq.client.core.replies import reply_message, reply_to
 from delaymq.client.core.unregister import unregister
-from delaymq.client.due_times import Delay
+from delaymq.client.due_times import Delay, Schedule
 from delaymq.client.errors import (
     AnswerTimeoutError,
     ClientError,
@@ -151,6 +151,7 @@ class Producer:
         until: datetime | None = None,
         runs: int | None = None,
         missed: str | None = None,
+        group: str | None = None,
         timeout_ms: int | None = None,
     ) -> Scheduled:
         """Send a message that is due later, or repeats, and return an object by which it can be cancelled and moved.
@@ -158,7 +159,7 @@ class Producer:
         `at` and `after` are as `at` and `delay` of `send`. `key` names the message while it is pending, and is unique
         in its topic. If a message with this key is pending, it is replaced. With `on_same_key="keep"`, it is kept
         instead of the new one, and with `refuse`, the new one is rejected. A message that would be later than
-        `expire_after` is dropped.
+        `expire_after` is dropped. Messages with the same `group` can be changed together.
 
         With `cron`, such as `0 9 * * 1-5`, or `every`, the message repeats: each run delivers a copy. `zone` is the
         time zone of `cron`, such as `Europe/Berlin`, and UTC by default. The schedule ends after `runs` runs or at
@@ -169,7 +170,7 @@ class Producer:
         """
         self._check(None, None)
         repeating = repeat_properties(cron, zone, every, until, runs, missed)
-        own = delay_properties(key, on_same_key, expire_after) | repeating
+        own = delay_properties(key, on_same_key, expire_after, group) | repeating
         outgoing = await outgoing_message(message, self._client.unique_ids, self.options, own, delay=after, at=at)
         has_due = outgoing.schedule is not None or message.delay_level
         if has_due and repeating:
@@ -179,16 +180,20 @@ class Producer:
         result = await self._send(outgoing, None, key, timeout_ms)
         return Scheduled(self._changes, message.topic, key, result)
 
-    async def cancel(self, topic: str, *, key: str | None = None, message_id: str | None = None) -> Changed:
-        """Cancel a pending message, named by its key or by the unique id from its send.
+    async def cancel(
+        self, topic: str, *, key: str | None = None, message_id: str | None = None, group: str | None = None
+    ) -> Changed:
+        """Cancel a pending message, named by its key or by the unique id from its send, or all those of a group.
 
-        The request goes to the brokers of the topic, one at a time, until one knows the message. Raises
-        NotPendingError, whose `fate` says what happened to the message, SendError if the brokers do not answer,
+        For one message, the request goes to the brokers of the topic, one at a time, until one knows the message.
+        Raises NotPendingError, whose `fate` says what happened to the message, SendError if the brokers do not answer,
         NoSuchDelayError if one is too old, and RefusedError for other errors. A message that was cancelled before
         counts as cancelled.
+
+        For a group, it goes to all brokers of the topic. The result contains the sum, 0 if nothing was pending, and
+        `missing` names brokers that did not respond.
         """
-        self._check(None, None)
-        return await self._changes.change(topic, "cancel", key=key, message_id=message_id)
+        return await self._change(topic, "cancel", key, message_id, group)
 
     async def move(
         self,
@@ -196,24 +201,48 @@ class Producer:
         *,
         key: str | None = None,
         message_id: str | None = None,
+        group: str | None = None,
         at: datetime | None = None,
         after: Delay | None = None,
     ) -> Changed:
-        """Let a pending message be due at another time, or after a delay from now. Errors as `cancel`."""
-        self._check(None, None)
-        return await self._changes.change(
-            topic, "move", key=key, message_id=message_id, schedule=schedule_of(at, after)
-        )
+        """Let pending messages be due at another time, or after a delay from now. Names and errors as `cancel`."""
+        return await self._change(topic, "move", key, message_id, group, schedule_of(at, after))
 
-    async def fire(self, topic: str, *, key: str | None = None, message_id: str | None = None) -> Changed:
-        """Deliver a pending message now. Errors as `cancel`."""
-        self._check(None, None)
-        return await self._changes.change(topic, "fire", key=key, message_id=message_id)
+    async def fire(
+        self, topic: str, *, key: str | None = None, message_id: str | None = None, group: str | None = None
+    ) -> Changed:
+        """Deliver pending messages now. Names and errors as `cancel`."""
+        return await self._change(topic, "fire", key, message_id, group)
 
     async def touch(self, topic: str, *, key: str | None = None, message_id: str | None = None) -> Changed:
         """Restart the delay of a pending message from now. Errors as `cancel`."""
+        return await self._change(topic, "touch", key, message_id, None)
+
+    async def pause(self, topic: str, group: str | None = None) -> Changed:
+        """Deliver no delayed message of a group, or of the topic, until `resume`. Result and errors as `cancel`."""
         self._check(None, None)
-        return await self._changes.change(topic, "touch", key=key, message_id=message_id)
+        return await self._changes.change_group(topic, "pause", group)
+
+    async def resume(self, topic: str, group: str | None = None) -> Changed:
+        """End a pause; overdue messages are delivered immediately. Result and errors as `cancel`."""
+        self._check(None, None)
+        return await self._changes.change_group(topic, "resume", group)
+
+    async def _change(
+        self,
+        topic: str,
+        action: str,
+        key: str | None,
+        message_id: str | None,
+        group: str | None,
+        schedule: Schedule | None = None,
+    ) -> Changed:
+        self._check(None, None)
+        if group is None:
+            return await self._changes.change(topic, action, key=key, message_id=message_id, schedule=schedule)
+        if key is not None or message_id is not None:
+            raise ValueError("name either a message or a group")
+        return await self._changes.change_group(topic, action, group, schedule=schedule)
 
     async def send_batch(
         self,

@@ -12,7 +12,15 @@ import msgspec
 from delaymq.client.core.client import Client
 from delaymq.client.core.routes import Route, queue_for_key
 from delaymq.client.due_times import Delay, Schedule, delay_in_ms, due_in_ms
-from delaymq.client.errors import BadAnswerError, ClientError, NotPendingError, SendError, UnreachableError, refusal
+from delaymq.client.errors import (
+    AnswerTimeoutError,
+    BadAnswerError,
+    ClientError,
+    NotPendingError,
+    SendError,
+    UnreachableError,
+    refusal,
+)
 from delaymq.client.messages import SendResult, properties_text
 from delaymq.client.options import ProducerOptions
 from delaymq.client.sending.requests import request_of
@@ -27,14 +35,18 @@ _UNKNOWN: Final = "unknown"
 
 
 class Changed(msgspec.Struct, frozen=True):
-    """A change of a pending message that was made."""
+    """A change of pending messages that was made."""
 
     broker_name: str
+    """Broker that has the message; empty for those of a group or topic, which may be at several."""
     messages: int
     """Number of changed messages: more than 1 if a producer repeated its send, and 0 if the message was cancelled
-    before."""
+    before. For a group, the number at all brokers that responded; for a pause and its end, that of the pending messages
+    to which it applies."""
     due_ms: int | None = None
     """New due time in ms since 1970; None for a cancelled message."""
+    missing: tuple[str, ...] = ()
+    """Names of brokers of the topic that did not respond, where the messages of a group may be unchanged."""
 
 
 class DelayChanges:
@@ -75,19 +87,59 @@ class DelayChanges:
             failed = ClientError(f"no broker answered within {limit_ms} ms: the change may have been made")
             raise SendError(topic, 1, failed) from error
 
+    async def change_group(
+        self, topic: str, action: str, group: str | None, *, schedule: Schedule | None = None
+    ) -> Changed:
+        """Make a change of a group, or pause or resume it or (with None) the topic, at all brokers of the topic.
+
+        Errors as `Producer.cancel`; SendError if no broker responds.
+        """
+        properties = {names.DELAY_ACTION: action} | ({} if group is None else group_property(group))
+        if schedule is not None:
+            properties |= dict([schedule.timer_property])
+        client, text = self._client, properties_text(properties)
+        route = client.known_route(topic) or await client.route_to_send(topic, self._options.new_topic_queues)
+        places = list(_in_order(route, None, None))
+        results = await asyncio.gather(*(self._ask_for_group(*each, text) for each in places), return_exceptions=True)
+        failures = [each for each in results if isinstance(each, BaseException)]
+        done = [each for each in results if isinstance(each, Changed)]
+        lost = [each for each in failures if isinstance(each, UnreachableError | AnswerTimeoutError)]
+        for failure in failures:
+            if failure not in lost:
+                raise failure
+        if not done and lost:
+            raise SendError(topic, 1, lost[0]) from lost[0]
+        answered = {each.broker_name for each in done}
+        return Changed(
+            broker_name="",
+            messages=sum(each.messages for each in done),
+            due_ms=max((each.due_ms for each in done if each.due_ms is not None), default=None),
+            missing=tuple(queue.broker_name for queue, _ in places if queue.broker_name not in answered),
+        )
+
+    async def _ask_for_group(self, queue: MessageQueue, address: str, text: str) -> Changed:
+        answer = await self._request(queue, address, text, self._options.send_timeout_ms)
+        if answer.code in _DONE:
+            return _changed(address, answer, queue.broker_name)
+        if answer.code == ResponseCode.ILLEGAL_OPERATION and answer.fields.get("delayFate") == _UNKNOWN:
+            return Changed(queue.broker_name, 0)  # the broker has no pending messages of the group
+        raise refusal(address, answer)
+
+    async def _request(self, queue: MessageQueue, address: str, text: str, limit_ms: int) -> Command:
+        await self._client.delays.require_changes(address)
+        new_topic_queues = self._options.new_topic_queues
+        request = request_of(self._group, queue, b"", text, sys_flag=0, flag=0, new_topic_queues=new_topic_queues)
+        return await self._client.network.invoke(address, request, limit_ms)
+
     async def _ask(self, topic: str, text: str, key: str | None, broker_name: str | None, limit_ms: int) -> Changed:
-        client, new_topic_queues = self._client, self._options.new_topic_queues
-        route = client.known_route(topic) or await client.route_to_send(topic, new_topic_queues)
+        client = self._client
+        route = client.known_route(topic) or await client.route_to_send(topic, self._options.new_topic_queues)
         failure: ClientError | None = None
         # A broker may know an earlier message with this key, while a later one is pending at another broker.
         known: Changed | NotPendingError | None = None
         for queue, address in _in_order(route, key, broker_name):
             try:
-                await client.delays.require_changes(address)
-                request = request_of(
-                    self._group, queue, b"", text, sys_flag=0, flag=0, new_topic_queues=new_topic_queues
-                )
-                answer = await client.network.invoke(address, request, limit_ms)
+                answer = await self._request(queue, address, text, limit_ms)
             except UnreachableError as error:
                 failure = error
                 continue
@@ -240,7 +292,16 @@ def repeat_properties(
     return {name: value for name, value in properties.items() if value is not None}
 
 
-def delay_properties(key: str | None, on_same_key: str, expire_after: Delay | None) -> dict[str, str]:
+def group_property(group: str) -> dict[str, str]:
+    """Return the property of a group. IllegalMessageError if it is empty."""
+    if not group:
+        raise IllegalMessageError("the group is empty: give one, or None")
+    return {names.DELAY_GROUP: group}
+
+
+def delay_properties(
+    key: str | None, on_same_key: str, expire_after: Delay | None, group: str | None
+) -> dict[str, str]:
     """Return the properties of a scheduled message. IllegalMessageError if one is invalid."""
     if on_same_key not in ("replace", "keep", "refuse"):
         raise IllegalMessageError(f"on_same_key is {on_same_key!r}: use replace, keep or refuse")
@@ -249,6 +310,8 @@ def delay_properties(key: str | None, on_same_key: str, expire_after: Delay | No
         if not key:
             raise IllegalMessageError("the key is empty: give one, or None")
         properties |= {names.DELAY_KEY: key, names.DELAY_ON_SAME_KEY: on_same_key}
+    if group is not None:
+        properties |= group_property(group)
     if expire_after is not None:
         properties[names.DELAY_EXPIRE_MS] = str(delay_in_ms(expire_after))
     return properties

@@ -1,4 +1,4 @@
-"""`delaymq delay cancel`, `move`, `fire` and `touch`: change a pending message, over the brokers' HTTP APIs."""
+"""`delaymq delay cancel`, `move`, `fire` and `touch`: change pending messages, over the brokers' HTTP APIs."""
 
 from __future__ import annotations
 
@@ -24,6 +24,10 @@ Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic to which 
 Key = Annotated[str | None, typer.Option("--key", metavar="KEY", help="The message's DELAY_KEY.")]
 MessageId = Annotated[str | None, typer.Option("--id", metavar="ID", help="The message's unique id.")]
 Handle = Annotated[str | None, typer.Option("--handle", metavar="HANDLE", help="The message's recall handle.")]
+Group = Annotated[
+    str | None,
+    typer.Option("--group", metavar="GROUP", help="The DELAY_GROUP of the messages, instead of one message."),
+]
 
 
 def cancel(
@@ -31,18 +35,20 @@ def cancel(
     key: Key = None,
     message_id: MessageId = None,
     handle: Handle = None,
+    group: Group = None,
     namesrv: NameServers = None,
     http: HttpAddress = None,
     token_file: TokenFile = None,
     context: ContextName = None,
     as_json: AsJson = False,
 ) -> None:
-    """Cancel a pending message: it will not be delivered.
+    """Cancel a pending message, or all those of a group: they will not be delivered.
 
     Asks all brokers of the cluster, or only the one at --http. If no broker has the message as a pending one, the
-    command says what happened to it, and exits with status 1. Example: delaymq delay cancel Reminders --key order-4711
+    command says what happened to it, and exits with status 1. Examples: delaymq delay cancel Reminders --key
+    order-4711; delaymq delay cancel Campaign --group spring
     """
-    body = _target(topic, key, message_id, handle)
+    body = _target(topic, key, message_id, handle, group)
     where = target(namesrv, http, token_file, context)
     _change(where, http is not None, {"action": "cancel", **body}, "cancelled", as_json)
 
@@ -52,6 +58,7 @@ def move(
     key: Key = None,
     message_id: MessageId = None,
     handle: Handle = None,
+    group: Group = None,
     at: Annotated[
         str | None, typer.Option("--at", metavar="TIME", help="New due time, such as 2027-01-31T12:00+01:00.")
     ] = None,
@@ -64,12 +71,12 @@ def move(
     context: ContextName = None,
     as_json: AsJson = False,
 ) -> None:
-    """Let a pending message be due at another time.
+    """Let a pending message, or all those of a group, be due at another time.
 
-    Examples: delaymq delay move Campaign --key spring --at 2027-03-02T09:00+01:00; delaymq delay move Reminders --key
+    Examples: delaymq delay move Campaign --group spring --at 2027-03-02T09:00+01:00; delaymq delay move Reminders --key
     order-4711 --after 2h
     """
-    body = _target(topic, key, message_id, handle)
+    body = _target(topic, key, message_id, handle, group)
     if (at is None) == (after is None):
         raise CommandError("give either --at or --after", EXIT_USAGE)
     time = {"deliverAt": parse_due_time(at).isoformat()} if at is not None else {"delayMs": _delay_ms(after or "")}
@@ -82,14 +89,15 @@ def fire(
     key: Key = None,
     message_id: MessageId = None,
     handle: Handle = None,
+    group: Group = None,
     namesrv: NameServers = None,
     http: HttpAddress = None,
     token_file: TokenFile = None,
     context: ContextName = None,
     as_json: AsJson = False,
 ) -> None:
-    """Deliver a pending message now."""
-    body = _target(topic, key, message_id, handle)
+    """Deliver a pending message, or all those of a group, now."""
+    body = _target(topic, key, message_id, handle, group)
     where = target(namesrv, http, token_file, context)
     _change(where, http is not None, {"action": "fire", **body}, "made due now", as_json)
 
@@ -111,11 +119,14 @@ def touch(
     _change(where, http is not None, {"action": "touch", **body}, "touched", as_json)
 
 
-def _target(topic: str, key: str | None, message_id: str | None, handle: str | None) -> dict[str, str]:
-    """Return the members of a request that name a message. CommandError unless exactly one of the options is given."""
-    given = {name: value for name, value in (("key", key), ("id", message_id), ("handle", handle)) if value is not None}
+def _target(
+    topic: str, key: str | None, message_id: str | None, handle: str | None, group: str | None = None
+) -> dict[str, str]:
+    """Return the members of a request that name messages. CommandError unless exactly one of the options is given."""
+    names = (("key", key), ("id", message_id), ("handle", handle), ("group", group))
+    given = {name: value for name, value in names if value is not None}
     if len(given) != 1:
-        raise CommandError("name the message by one of --key, --id and --handle", EXIT_USAGE)
+        raise CommandError("name the message by one of --key, --id and --handle, or give --group", EXIT_USAGE)
     return {"topic": topic, **given}
 
 
@@ -127,9 +138,22 @@ def _delay_ms(text: str) -> int:
 
 
 def _change(where: Target, is_single: bool, body: dict[str, object], what: str, as_json: bool) -> None:
-    """Request a change from all brokers that may have the message, and show the result.
+    """Request a change from all brokers that may have the messages, and show the result. CommandError as `request`."""
+    done, missing = request_change(where, is_single, body)
+    if as_json:
+        for name, answer in done.items():
+            print_json({**answer, "broker": name})
+    else:
+        _show(list(done.values()), what, is_group="group" in body)
+    end_of_change(missing)
 
-    CommandError if none has it as a pending message.
+
+def request_change(
+    where: Target, is_single: bool, body: dict[str, object]
+) -> tuple[dict[str, dict[str, Any]], list[str]]:
+    """Return the responses of the brokers that made a change, by name, and sentences on those that did not answer.
+
+    CommandError if none has the messages as pending ones.
     """
     from delaymq.cli.target.every_broker import ask_every_broker
 
@@ -150,20 +174,22 @@ def _change(where: Target, is_single: bool, body: dict[str, object], what: str, 
         if not found.missing or reason.code in FATES:
             raise reason
         raise CommandError("; ".join([str(reason), *found.missing]), EXIT_UNREACHABLE)
-    for name, answer in done.items():
-        _show(name, answer, what, as_json)
-    if found.missing:
-        warn(f"the message is not changed where brokers do not answer: {'; '.join(found.missing)}")
+    return done, found.missing
+
+
+def end_of_change(missing: list[str]) -> None:
+    """Report brokers that did not answer; then exit with EXIT_UNREACHABLE."""
+    if missing:
+        warn(f"nothing is changed where brokers do not answer: {'; '.join(missing)}")
         raise typer.Exit(EXIT_UNREACHABLE)
 
 
-def _show(broker: str, answer: dict[str, Any], what: str, as_json: bool) -> None:
-    if as_json:
-        print_json({**answer, "broker": broker})
-        return
-    changed, due_ms = answer.get("changed", 0), answer.get("dueMs")
+def _show(answers: list[dict[str, Any]], what: str, *, is_group: bool) -> None:
+    """Print the sum of the responses of all brokers."""
+    changed = sum(answer.get("changed", 0) for answer in answers)
     if not changed:
-        console().print("the message had been cancelled before")
+        console().print(f"the {'messages' if is_group else 'message'} had been cancelled before")
         return
+    due_ms = max((answer["dueMs"] for answer in answers if answer.get("dueMs") is not None), default=None)
     when = f", due at {format_time(due_ms)}" if due_ms is not None else ""
     console().print(f"{counted(changed, 'message')} {what}{when}")

@@ -29,6 +29,10 @@ OfKey = Annotated[
     typer.Option("--key", metavar="KEY", help="Only messages with this DELAY_KEY, key or unique id; needs --topic."),
 ]
 OfTag = Annotated[str | None, typer.Option("--tag", metavar="TAG", help="Only messages with this tag.")]
+OfGroup = Annotated[
+    str | None, typer.Option("--group", metavar="GROUP", help="Only messages with this DELAY_GROUP; needs --topic.")
+]
+Held = Annotated[bool, typer.Option("--held", help="Only messages that are due, and not delivered because of a pause.")]
 OfLevel = Annotated[int | None, typer.Option("--level", min=1, max=1_000, help="Only this level.")]
 OfKind = Annotated[Kind | None, typer.Option("--kind", help="Only messages with a level, or only timed messages.")]
 DueFrom = Annotated[
@@ -42,6 +46,8 @@ def list_messages(
     topic: OfTopic = None,
     key: OfKey = None,
     tag: OfTag = None,
+    group: OfGroup = None,
+    held: Held = False,
     due_from: DueFrom = None,
     due_until: DueUntil = None,
     level: OfLevel = None,
@@ -63,7 +69,7 @@ def list_messages(
     """
     from delaymq.cli.target.every_broker import ask_every_broker
 
-    filters = _filters(topic, key, tag, due_from, due_until, level, kind)
+    filters = _filters(topic, key, tag, due_from, due_until, level, kind, group, held)
     where = target(namesrv, http, token_file, context)
     found = ask_every_broker(where, http is not None, lambda api: _listed(api, filters, limit))
     merged = sorted(
@@ -88,6 +94,8 @@ def count(
     topic: OfTopic = None,
     key: OfKey = None,
     tag: OfTag = None,
+    group: OfGroup = None,
+    held: Held = False,
     due_from: DueFrom = None,
     due_until: DueUntil = None,
     level: OfLevel = None,
@@ -106,7 +114,7 @@ def count(
     """
     from delaymq.cli.target.every_broker import ask_every_broker
 
-    filters = _filters(topic, key, tag, due_from, due_until, level, kind)
+    filters = _filters(topic, key, tag, due_from, due_until, level, kind, group, held)
     where = target(namesrv, http, token_file, context)
     found = ask_every_broker(where, http is not None, lambda api: _counted(api, filters))
     total = sum(number for number, _ in found.by_broker.values())
@@ -169,12 +177,16 @@ def _filters(
     due_until: str | None,
     level: int | None,
     kind: Kind | None,
+    group: str | None,
+    held: bool,
 ) -> dict[str, object]:
     """Return the filters as parameters of a request. CommandError if they exclude each other."""
     if level is not None and kind is Kind.TIMED:
         raise CommandError("--level cannot be combined with --kind timed: timed messages have no level", EXIT_USAGE)
     if key is not None and topic is None:
         raise CommandError("--key needs --topic", EXIT_USAGE)
+    if group is not None and topic is None:
+        raise CommandError("--group needs --topic", EXIT_USAGE)
     from_ms = None if due_from is None else parse_time(due_from)
     until_ms = None if due_until is None else parse_time(due_until)
     if from_ms is not None and until_ms is not None and from_ms >= until_ms:
@@ -182,7 +194,7 @@ def _filters(
     kind_name = None if kind is None else kind.value
     return {
         "topic": topic, "key": key, "tag": tag, "fromMs": from_ms, "untilMs": until_ms, "level": level,
-        "kind": kind_name,
+        "kind": kind_name, "group": group, "held": "true" if held else None,
     }  # fmt: skip
 
 
@@ -249,6 +261,7 @@ def _show_table(shown: list[tuple[dict[str, Any], str]], as_of_ms: int) -> None:
                 each["topic"],
                 each["messageId"],
                 each["properties"].get("DELAY_KEY", ""),
+                each["properties"].get("DELAY_GROUP", ""),
                 " ".join(each["keys"]),
                 schedule_text(each.get("repeats")),
                 str(each["delayLevel"] or TIMED),
@@ -256,8 +269,8 @@ def _show_table(shown: list[tuple[dict[str, Any], str]], as_of_ms: int) -> None:
             )
             for each, _ in shown
         ]
-    columns = ("due", "topic", "unique id", "delay key", "keys", "repeats", "level", "bytes")
-    console().print(table(columns, rows, left=6))
+    columns = ("due", "topic", "unique id", "delay key", "group", "keys", "repeats", "level", "bytes")
+    console().print(table(columns, rows, left=7))
 
 
 def _notes(answers: list[dict[str, Any]], left: int, shown: int) -> list[str]:

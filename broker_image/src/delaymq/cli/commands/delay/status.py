@@ -69,6 +69,8 @@ def status(
         if rows:
             out.print(table(STATUS_COLUMNS, rows, left=0))
         out.print(total_line(answer))
+        for line in pause_lines(answer):
+            out.print(line)
         for each in answer.get("corrected", ()):
             out.print(
                 f"level {each['level']}: offset corrected from {each['from']} to {each['to']}"
@@ -122,6 +124,21 @@ def total_line(answer: dict[str, Any]) -> str:
     if dues and min(dues) <= as_of_ms:
         when = f", next overdue by {duration(as_of_ms - min(dues))}" if min(dues) < as_of_ms else ", next due now"
     return f"{pending} pending{when}{_held(answer.get('held'))}"
+
+
+def pause_lines(answer: dict[str, Any]) -> list[str]:
+    """Return lines on the pauses of topics and groups; older brokers have none."""
+    lines = []
+    for each in answer.get("pauses", ()):
+        if each["topic"] is None:
+            continue  # the line with the total has this pause
+        of_group = f"group {each['group']} of " if each["group"] is not None else ""
+        by = f" by {each['by']}" if each["by"] else ""
+        since = format_clock(each["sinceMs"], answer["asOfMs"])
+        lines.append(f"{of_group}topic {each['topic']} is paused since {since}{by}: {each['pending']} pending")
+    if answer.get("pausesTruncated"):
+        lines.append("there are more pauses")
+    return lines
 
 
 def _held(held: dict[str, Any] | None) -> str:

@@ -211,8 +211,8 @@ def properties_of(message: SendBody, unique_id: str) -> dict[str, str]:
                 400,
                 "bad_request",
                 f"property {name[:_SHOWN_CHARACTERS]!r} is reserved: use tags, keys, delayLevel, delayMs, deliverAt,"
-                " deliverAtMs, delayKey, onSameKey, delayGroup, expireMs, cron, zone, everyMs, untilMs, runs or missed, or another"
-                " name",
+                " deliverAtMs, delayKey, onSameKey, delayGroup, expireMs, cron, zone, everyMs, untilMs, runs or missed,"
+                " or another name",
             )
     if message.tags is not UNSET:
         _check_storable("tags", message.tags)
@@ -266,8 +266,8 @@ def _add_delay_properties(properties: dict[str, str], message: SendBody) -> None
         raise ApiError(
             400,
             "bad_request",
-            "delayKey, onSameKey, delayGroup and expireMs need a delay: send delayMs, deliverAt, deliverAtMs, delayLevel, cron or"
-            " everyMs",
+            "delayKey, onSameKey, delayGroup and expireMs need a delay: send delayMs, deliverAt, deliverAtMs,"
+            " delayLevel, cron or everyMs",
         )
     if message.on_same_key is not UNSET and message.delay_key is UNSET:
         raise ApiError(400, "bad_request", "onSameKey needs delayKey")
