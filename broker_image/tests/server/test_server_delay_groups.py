@@ -18,6 +18,7 @@ from delaymq.store.errors import StoreFullError
 from delaymq_testing.asked_api import Asked, asked
 from delaymq_testing.repetitions import SEED
 from delaymq_testing.running_server import HOST, run, standalone, until
+from prometheus_client.parser import text_string_to_metric_families
 
 HOUR_MS = 3_600_000
 
@@ -353,3 +354,30 @@ def test_client_changes_and_pauses_groups_and_topics(tmp_path: Path) -> None:
                     await empty
 
     run(scenario)
+
+
+def test_pauses_are_metrics(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with asked(tmp_path) as api:
+            await fill(api, 1)
+            assert await gauges(api, "delaymq_delay_pauses") == {"topic": 0, "group": 0, "all": 0}
+            for group in ("spring", "summer"):
+                await change(api, "pause", group=group)
+            await change(api, "pause")
+            assert (await gauges(api, "delaymq_delay_held"))["paused"] == 0
+            await api.post("delay/pause", {}, 202)
+            assert await gauges(api, "delaymq_delay_pauses") == {"topic": 1, "group": 2, "all": 1}
+            assert (await gauges(api, "delaymq_delay_held"))["paused"] == 1
+            await api.post("delay/resume", {"overdue": "deliver"}, 202)
+            assert (await gauges(api, "delaymq_delay_held"))["paused"] == 0
+            api.broker.delivery.control.pause_locally()
+            assert (await gauges(api, "delaymq_delay_held"))["paused"] == 1
+
+    run(scenario)
+
+
+async def gauges(api: Asked, name: str) -> dict[str, float]:
+    """Return the values of a metric by its only label."""
+    text = await api.metrics()
+    samples = (sample for family in text_string_to_metric_families(text) for sample in family.samples)
+    return {next(iter(sample.labels.values())): sample.value for sample in samples if sample.name == name}

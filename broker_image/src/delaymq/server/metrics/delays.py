@@ -62,9 +62,11 @@ def families(gathered: Gathered) -> Iterator[Metric]:
     yield gauge("delaymq_delay_next_due_timestamp_seconds", "Next due time.", due_s)
     skew_s = delivery.clock_skew_ms() / 1000
     yield gauge("delaymq_clock_skew_seconds", "Lag of the clock behind the newest record.", skew_s)
-    policy = delivery.control.policy
-    held = {mode.value: float(policy is not None and policy.mode is mode) for mode in DeliveryMode}
+    control = delivery.control
+    held = {mode.value: float(control.policy is not None and control.policy.mode is mode) for mode in DeliveryMode}
+    held[DeliveryMode.PAUSED.value] = float(control.is_paused)
     yield gauges("delaymq_delay_held", "1 for the active mode of paused, spread or dropped deliveries.", "mode", held)
+    yield gauges("delaymq_delay_pauses", "Pauses of topics, of groups, and of all deliveries.", "kind", gathered.pauses)
 
 
 def _of_timeline(gathered: Gathered) -> Iterator[Metric]:

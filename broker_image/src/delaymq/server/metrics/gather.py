@@ -22,6 +22,7 @@ from delaymq.store.disk.files import disk_space
 
 if TYPE_CHECKING:
     from delaymq.broker.broker import Broker
+    from delaymq.broker.delivery.changes.pauses import Pauses
     from delaymq.server.broker_server import BrokerServer
 
 MAX_TOPICS_PER_GROUP: Final = 100
@@ -47,6 +48,8 @@ class Gathered:
     """The same by account."""
     timed_pending: int = 0
     """Number of pending timed messages."""
+    pauses: dict[str, float] = field(default_factory=dict)
+    """Number of pauses that the log states, by kind."""
     pending_bytes: int = 0
     """Bytes of the records of all pending messages."""
     timeline: IndexSize = field(default_factory=partial(IndexSize, 0, 0, 0))
@@ -81,6 +84,7 @@ async def gather(server: "BrokerServer", due_counts: DueCountsByTopic | None = N
     gathered = Gathered(server, next_due_ms=broker.delivery.next_due_ms())
     timeline = broker.delivery.timeline
     gathered.timed_pending, gathered.pending_bytes = timeline.partitions.of_level(0).messages, timeline.partitions.bytes
+    gathered.pauses = _pauses(broker.delivery.pauses)
     gathered.timeline, gathered.timeline_merged_entries = index_size(timeline), timeline.compaction.merged_entries
     gathered.stored = await _summed(broker.stats.stored, broker.topic_series, slices)
     gathered.delivered = await _summed(broker.delivery.counters.delivered, broker.topic_series, slices)
@@ -173,3 +177,9 @@ async def _gather_groups(gathered: Gathered, broker: "Broker", slices: TimeSlice
         gathered.members[label] = gathered.members.get(label, 0) + (len(members.members) if members else 0)
         if label != OTHER:
             gathered.lag[label] = await lag_of(broker, name, offset_topics, slices)
+
+
+def _pauses(pauses: "Pauses") -> dict[str, float]:
+    of_all = float(pauses.of_all is not None)
+    groups = float(sum(group != "" for (_, group), _ in pauses))
+    return {"topic": len(pauses) - groups - of_all, "group": groups, "all": of_all}

@@ -3,6 +3,7 @@
 import { brokerNow, get } from "./api.js";
 import { h, s } from "./dom.js";
 import { count, counted, delayName, duration, time, until } from "./format.js";
+import { GroupChanges } from "./delay-groups.js";
 import { DueChart, fittingWindow, WINDOWS } from "./due-chart.js";
 import { badge, bar, choice, empty, heading, link, loading, note, place, section, table, tile, topicLink } from "./parts.js";
 
@@ -10,6 +11,7 @@ const POLL_MS = 1_000;
 const TOPICS_POLL_MS = 4_000;
 const NEXT_MESSAGES = 8;
 const TOPICS_SHOWN = 10;
+const GROUPS_SHOWN = 100;
 // The lateness chart: a logarithmic scale from milliseconds to three hours.
 const DECADES = 7;
 const SCALE_WIDTH = 120;
@@ -23,13 +25,20 @@ export function delaysScreen(view, { parameters }) {
   const chart = new DueChart();
   let chosen = WINDOWS.find(({ name }) => name === parameters.get("window")) ?? null;
   let topics = null;
+  let groups = null;
   let latest = null;
+  let refreshGroups = null;
   const placeOf = (from, end) => place(["delays", "list"], { ...filter, from, until: end });
   const choose = (name) => {
     chosen = WINDOWS.find((each) => each.name === name);
     history.replaceState(null, "", place(["delays"], { ...filter, window: name }));
     refresh();
   };
+  const changes = new GroupChanges(view, () => {
+    draw();
+    refresh();
+    refreshGroups?.();
+  });
   const draw = () => {
     if (latest === null) return;
     const { delay, due, next, ofTopic } = latest;
@@ -37,6 +46,8 @@ export function delaysScreen(view, { parameters }) {
     view.render(
       heading("Delays", choice("Time window", WINDOWS.map(({ name }) => [name, name]), chosen.name, choose)),
       held(delay.held),
+      changes.outcome,
+      changes.pauses(delay, filter.topic),
       filters(filter, chosen.name),
       tiles(delay, due, filter),
       chart.element,
@@ -52,6 +63,7 @@ export function delaysScreen(view, { parameters }) {
           filter.topic === null ? section("By topic", {}, topics === null ? loading() : byTopic(topics)) : null,
         ),
       ),
+      groups === null ? null : changes.groups(filter.topic, groups, due.total, isPaused(delay, filter.topic)),
     );
   };
   view.render(heading("Delays"), loading());
@@ -75,6 +87,16 @@ export function delaysScreen(view, { parameters }) {
       draw();
     });
   }
+  if (filter.topic !== null && filter.level === null && filter.kind === null) {
+    refreshGroups = view.poll(TOPICS_POLL_MS, async (signal) => {
+      groups = await get("delay/pending", { by: "group", topic: filter.topic, limit: GROUPS_SHOWN }, signal);
+      draw();
+    });
+  }
+}
+
+function isPaused(delay, topic) {
+  return (delay.pauses ?? []).some((each) => each.topic === topic && each.group === null);
 }
 
 function held(hold) {
@@ -236,7 +258,7 @@ function byTopic({ rows: found, truncated }) {
   const rows = sorted.map((each) => ({
     key: each.topic,
     cells: [
-      topicLink(each.topic),
+      [topicLink(each.topic), each.paused ? [" ", badge("paused", "warn")] : null],
       count(each.pending),
       bar(each.pending / highest, `${counted(each.pending, "message")} pending for ${each.topic}`),
       dueIn(each.nextDueMs),

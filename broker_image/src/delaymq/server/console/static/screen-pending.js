@@ -11,13 +11,13 @@ const POLL_MS = 4_000;
 // The broker reads some thousand messages per request in search of a tag; so many requests are made for one page.
 const MOST_REQUESTS = 10;
 
-/** #/delays/list?topic=NAME&key=KEY&tag=TAG&from=MS&until=MS&level=N&kind=timed */
+/** #/delays/list?topic=NAME&key=KEY&tag=TAG&group=GROUP&held=true&from=MS&until=MS&level=N&kind=timed */
 export function pendingScreen(view, { parameters }) {
-  const wanted = Object.fromEntries(["topic", "key", "tag", "from", "until", "level", "kind"].map((name) => [name, parameters.get(name)]));
+  const wanted = Object.fromEntries(["topic", "key", "tag", "group", "held", "from", "until", "level", "kind"].map((name) => [name, parameters.get(name)]));
   const head = heading("Pending messages", link(place(["delays"], { topic: wanted.topic, level: wanted.level, kind: wanted.kind }), "Chart"));
   const form = filterForm(wanted);
-  if (wanted.key && !wanted.topic) {
-    view.render(head, form, empty("To search for a key, enter the topic, too."));
+  if ((wanted.key || wanted.group) && !wanted.topic) {
+    view.render(head, form, empty(`To search for a ${wanted.key ? "key" : "group"}, enter the topic, too.`));
     return;
   }
   const pages = new Pages(() => refresh());
@@ -35,10 +35,11 @@ export function pendingScreen(view, { parameters }) {
   });
 }
 
-async function page({ topic, key, tag, from, until: end, level, kind }, after, signal) {
+async function page({ topic, key, tag, group, held, from, until: end, level, kind }, after, signal) {
+  const filters = { topic, key, tag, group, held, fromMs: from, untilMs: end, level, kind };
   let answer = { next: after };
   for (let requests = 0; requests < MOST_REQUESTS; requests += 1) {
-    answer = await get("delay/pending/messages", { topic, key, tag, fromMs: from, untilMs: end, level, kind, after: answer.next, limit: PAGE_ROWS }, signal);
+    answer = await get("delay/pending/messages", { ...filters, after: answer.next, limit: PAGE_ROWS }, signal);
     if (answer.messages.length || !answer.next) break;
   }
   return answer;
@@ -52,7 +53,9 @@ function filterForm(wanted) {
     const values = new FormData(event.currentTarget);
     const at = (name) => (values.get(name) ? new Date(values.get(name)).getTime() : null);
     const text = (name) => values.get(name).trim();
-    location.hash = place(["delays", "list"], { ...wanted, topic: text("topic"), key: text("key"), tag: text("tag"), from: at("from"), until: at("until") });
+    const held = values.get("held") ? "true" : null;
+    const named = { topic: text("topic"), key: text("key"), tag: text("tag"), group: text("group") };
+    location.hash = place(["delays", "list"], { ...wanted, ...named, held, from: at("from"), until: at("until") });
   };
   const number = (value) => (value && /^\d{1,15}$/.test(value) ? Number(value) : null);
   return h(
@@ -61,8 +64,10 @@ function filterForm(wanted) {
     field("topic", "Topic", { value: wanted.topic }),
     field("key", "Key", { value: wanted.key, placeholder: "DELAY_KEY, key or unique id" }),
     field("tag", "Tag", { value: wanted.tag }),
+    field("group", "Group", { value: wanted.group, placeholder: "DELAY_GROUP" }),
     field("from", "Due from", { type: "datetime-local", step: 1, value: asInput(number(wanted.from)) }),
     field("until", "until", { type: "datetime-local", step: 1, value: asInput(number(wanted.until)) }),
+    h("label", { class: "check" }, h("input", { type: "checkbox", name: "held", value: "true", checked: wanted.held === "true" }), " Held by a pause"),
     h("button", { type: "submit", class: "primary" }, "Filter"),
   );
 }
@@ -79,6 +84,7 @@ function pendingTable(messages) {
     { title: "At", wide: true },
     { title: "Topic" },
     { title: "Delay key" },
+    { title: "Group", wide: true },
     { title: "Keys", wide: true },
     { title: "Tag", wide: true },
     { title: "Repeats", wide: true },
@@ -92,6 +98,7 @@ function pendingTable(messages) {
       time(each.dueMs),
       topicLink(each.topic),
       each.properties.DELAY_KEY ?? "",
+      each.group === null ? "" : link(place(["delays", "list"], { topic: each.topic, group: each.group }), each.group),
       each.keys.join(" "),
       each.tags ?? "",
       scheduleText(each.repeats),

@@ -83,9 +83,11 @@ function nothing(contains, kind) {
 export function topicScreen(view, { name }) {
   view.render(heading(name), loading());
   view.poll(POLL_MS, async (signal) => {
-    const topic = await get(`topics/${encodeURIComponent(name)}`, {}, signal);
+    const [topic, delay] = await Promise.all([get(`topics/${encodeURIComponent(name)}`, {}, signal), get("delay", {}, signal)]);
+    const pauses = delay.pauses.filter((each) => each.topic === name);
     view.render(
       heading(name, links(topic)),
+      pauses.length ? paused(pauses, name) : null,
       facts([
         ["Messages", count(topic.messages)],
         ["Stored since startup", count(topic.stored)],
@@ -116,6 +118,12 @@ function promises(settings) {
     ["If the topic is deleted", WHEN_GONE[whenTopicIsGone] ?? whenTopicIsGone ?? null],
     ["Lateness objective", latenessObjective ? `${latenessObjective.percent} % within ${duration(latenessObjective.withinMs)}` : null],
   ];
+}
+
+function paused(pauses, name) {
+  const ofTopic = pauses.find((each) => each.group === null);
+  const what = ofTopic ? ["Deliveries of delayed messages have been paused since ", time(ofTopic.sinceMs)] : `${counted(pauses.length, "group")} of delayed messages ${pauses.length === 1 ? "is" : "are"} paused`;
+  return h("p", { class: "hold", role: "note", "data-key": "paused" }, what, ". ", link(place(["delays"], { topic: name }), "Delays"));
 }
 
 function links(topic) {
