@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,9 +11,14 @@ from delaymq.broker.delivery.changes import pauses
 from delaymq.broker.delivery.changes.changes import Requester
 from delaymq.broker.delivery.changes.lookup import group_mark_in
 from delaymq.broker.opening import open_broker
+from delaymq.cli.commands.store.export import as_data
 from delaymq.message import names
 from delaymq.message.timed_marks import GroupMarkKind
 from delaymq.store.layout import CHANGED_VERSION, MANAGED_VERSION, TIMED_VERSION
+from delaymq.store.reader import StoreReader
+from delaymq.store.tools.inspect import inspect
+from delaymq.store.tools.timed_messages import TimedMessages
+from delaymq.store.tools.verify import verify
 from delaymq_testing.broker.changing import HOUR_MS, ILLEGAL, NOT_DONE, SUCCESS, act, deliver, records, schedule
 from delaymq_testing.broker.changing import send as send_message
 from delaymq_testing.broker.harness import Harness
@@ -237,3 +243,36 @@ def test_store_without_group_statements_keeps_its_version(harness: Harness) -> N
     fill(harness, 1)
     act(harness, "cancel", TIMER_DEL_UNIQKEY="id-spring0")
     assert harness.broker.store.format_version == CHANGED_VERSION
+
+
+def test_tools_evaluate_a_store_with_changed_groups(open_harness: Callable[..., Harness]) -> None:
+    harness = open_harness()
+    schedule(harness, "single", DELAY_GROUP="moved", DELAY_KEY="single")
+    for group in ("moved", "moved", "cancelled", "fired", "untouched"):
+        schedule(harness, group, DELAY_GROUP=group)
+    act(harness, "move", DELAY_GROUP="moved", TIMER_DELAY_MS="70000")
+    act(harness, "move", DELAY_KEY="single", TIMER_DELAY_MS="80000")
+    act(harness, "cancel", DELAY_GROUP="cancelled")
+    act(harness, "fire", DELAY_GROUP="fired")
+    act(harness, "pause", DELAY_GROUP="untouched")
+    assert deliver(harness, 10) == ["fired"]
+    act(harness, "cancel", DELAY_GROUP="fired")  # nothing is pending any more
+    schedule(harness, "later", DELAY_GROUP="cancelled")
+    now_ms, path = harness.clock(), harness.config.store_path_root_dir
+    harness.broker.close()
+    verification = verify(path)
+    assert (verification.exit_code, verification.rebuildable, verification.damage) == (0, [], [])
+    result = inspect(path)
+    assert result.timed == {"pending": 5, "cancelled": 1, "delivered": 1}
+    assert result.topics[names.MARKS_TOPIC] == {"group mark": 4, "timed mark": 1}
+    timed, exported = TimedMessages(), []
+    for record in StoreReader(path).records():
+        timed.take(record)
+        exported.append(as_data(record))
+    moved = [each.due_ms - now_ms for each in timed if each.ended is None]
+    assert [round(ms, -4) for ms in moved] == [80_000, 70_000, 70_000, 60_000, 60_000]
+    [mark] = [each["mark"] for each in exported if "groupMoved" in str(each["mark"])]
+    assert isinstance(mark, dict)
+    assert (mark["kind"], mark["topic"], mark["group"]) == ("groupMoved", "Orders", "moved")
+    assert mark["nextDueMs"] - mark["decidedMs"] == 70_000
+    harness.broker = open_broker(harness.config, harness.clock)

@@ -21,7 +21,7 @@ from delaymq.message.names import (
 )
 from delaymq.message.record import Record
 from delaymq.message.timed_marks import TimedMarkKind
-from delaymq.store.tools.timed_messages import delivered_by_rocketmq, own_mark
+from delaymq.store.tools.timed_messages import delivered_by_rocketmq, own_group_mark, own_mark
 
 
 class Kind(StrEnum):
@@ -38,6 +38,8 @@ class Kind(StrEnum):
     TIMED = "timed"
     TIMED_COPY = "timed copy"
     TIMED_MARK = "timed mark"
+    GROUP_MARK = "group mark"
+    """Statement about a group of timed messages, or about a pause."""
     FILLER = "filler"
 
 
@@ -61,6 +63,8 @@ def kind_of(record: Record) -> Kind:
     timed_mark = own_mark(record)
     is_timed = timed_mark is not None and timed_mark.queue is None
     if record.topic == MARKS_TOPIC:
+        if own_group_mark(record) is not None:
+            return Kind.GROUP_MARK
         return Kind.TIMED_MARK if is_timed else Kind.MARK
     if timed_mark is not None and timed_mark.kind is TimedMarkKind.DELIVERED:
         return Kind.TIMED_COPY if is_timed else Kind.DELIVERED

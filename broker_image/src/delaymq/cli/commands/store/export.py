@@ -20,13 +20,14 @@ from delaymq.message import names
 from delaymq.message.compression import inflate
 from delaymq.message.errors import NewerFormError, RecordError
 from delaymq.message.flags import COMPRESSED
+from delaymq.message.group_marks import GroupMark
 from delaymq.message.ids import offset_message_id
 from delaymq.message.marks import Mark, parse_due, parse_mark
 from delaymq.message.record import Record
 from delaymq.message.timed_marks import TimedMark
 from delaymq.store.dispatch import recorded_due_ms
 from delaymq.store.reader import StoreReader
-from delaymq.store.tools.timed_messages import own_mark
+from delaymq.store.tools.timed_messages import own_group_mark, own_mark
 
 
 def export(
@@ -111,7 +112,7 @@ def as_data(record: Record) -> dict[str, object]:
     NewerFormError: the record states a due time or a mark in a form that only a newer program knows.
     """
     properties = record.properties
-    stated = own_mark(record)
+    stated, of_group = own_mark(record), own_group_mark(record)
     mark = parse_mark(properties.get(names.MARK, ""))
     body = record.body
     if record.sys_flag & COMPRESSED:
@@ -131,7 +132,7 @@ def as_data(record: Record) -> dict[str, object]:
         "reconsumeTimes": record.reconsume_times,
         "sysFlag": record.sys_flag,
         "dueMs": _due_ms(record, mark) if stated is None else stated.due_ms,
-        "mark": _mark_members(stated, mark),
+        "mark": _mark_members(stated, mark) if of_group is None else _group_mark_members(of_group),
         "properties": properties,
     }
     try:
@@ -156,6 +157,17 @@ def _mark_members(stated: TimedMark | None, mark: Mark | None) -> dict[str, obje
             "decidedMs": stated.decided_ms,
         }
     return None if mark is None else {"kind": mark.kind.value, "physicalOffset": mark.physical_offset}
+
+
+def _group_mark_members(mark: GroupMark) -> dict[str, object]:
+    """Return the members of the `mark` of a statement about a group or a pause."""
+    return {
+        "kind": mark.kind.value,
+        "topic": mark.topic,
+        "group": mark.group,
+        "nextDueMs": mark.next_due_ms,
+        "decidedMs": mark.decided_ms,
+    }
 
 
 def _due_ms(record: Record, mark: Mark | None) -> int | None:
