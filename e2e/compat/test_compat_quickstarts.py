@@ -73,7 +73,8 @@ def test_page_on_distant_messages_runs_as_printed(page_run: PageRun, tmp_path: P
     _put_rocketmq_there(page_run, tmp_path / "bin")
     page_run.follow_twice(DOCS / "schedule-far-ahead.md")
     commands = "".join(page_run.ran)
-    for part in ("delaymq delay cancel", "curl", "reminder.py", "Reminder.java", "report.py", "Report.java"):
+    programs = ("reminder.py", "Reminder.java", "campaign.py", "Campaign.java", "report.py", "Report.java")
+    for part in ("delaymq delay cancel", "delaymq delay groups", "curl", *programs):
         assert commands.count(part) >= 2, part
 
 

@@ -145,7 +145,7 @@ def groups_are_changed_at_both_brokers(cluster: Cluster) -> None:
     for number in range(5):
         at = (cluster.first, cluster.second)[number % 2]
         cluster.send(at, f"g{number}", "3600000", "delayGroup", "spring" if number < 4 else "summer")
-    assert cluster("groups", "Both").lines[-1] == "5 messages with a group pending"
+    assert cluster("groups", "Both").lines[-1] == "5 pending messages in groups"
     [counts] = cluster.json("groups", "Both")
     assert counts["groups"] == [
         {"group": "spring", "pending": 4, "paused": False}, {"group": "summer", "pending": 1, "paused": False}

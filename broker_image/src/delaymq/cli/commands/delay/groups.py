@@ -54,7 +54,7 @@ def groups(
         cells = [(name, str(pending), "yes" if is_paused else "") for name, (pending, is_paused) in shown]
         if cells:
             console().print(table(("group", "pending", "paused"), cells))
-        console().print(f"{counted(total, 'message')} with a group pending")
+        console().print(f"{counted(total, 'pending message')} in groups")
         if is_truncated:
             console().print("only the groups with the most pending messages are listed")
     if found.missing:
