@@ -55,6 +55,7 @@ def counts_of_inspect(counted: Inspection) -> Counter[tuple[str, str]]:
     ours = {
         "delivered copy": "delivered", "dead letter": "dead_letter", "mark": "system", "filler": "system",
         "timed": "delayed", "timed copy": "delivered", "timed mark": "system",
+        "group mark": "system",
     }  # fmt: skip
     found: Counter[tuple[str, str]] = Counter()
     for topic, kinds in counted.topics.items():

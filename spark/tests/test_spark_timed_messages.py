@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from delaymq.message import names
-from delaymq.message.timed_marks import TimedDue, TimedMark, TimedMarkKind
+from delaymq.message.timed_marks import GroupMarkKind, TimedDue, TimedMark, TimedMarkKind
 from delaymq_spark.jobs import summary
 from delaymq_spark.jobs.claims import places_of
 from delaymq_spark.jobs.compaction import CompactionOptions
@@ -102,6 +102,43 @@ def test_timed_messages_and_level_1_share_queue_0_without_confusion(work: Worklo
             ("delivered", "pending") if delivers_level else ("pending", "delivered")
         )
         assert (theirs["level"], theirs["identity"], ours["level"]) == (1, None, None)
+
+
+def test_changes_of_groups_concern_their_earlier_pending_messages(marked: Workload, cluster: Cluster) -> None:
+    def schedule(group: str | None, topic: str = "Later") -> Written:
+        return marked.schedule(marked.now_ms + DAY_MS, topic, 0, group=group)
+
+    def change(kind: GroupMarkKind, *entries: Written, days: int | None = None, group: str = "spring") -> None:
+        due_ms = None if days is None else marked.now_ms + days * DAY_MS
+        marked.change_group(entries, kind, "Later", group, due_ms)
+
+    delivered, carried, single, cancelled, moved = (schedule("spring") for _ in range(5))
+    others = schedule("summer"), schedule(None), schedule("spring", "Other")
+    marked.deliver(delivered)
+    change(GroupMarkKind.MOVED, carried, single, cancelled, moved, days=2)
+    marked.state(cancelled, TimedMarkKind.CANCELLED)
+    marked.state(single, TimedMarkKind.MOVED, next_due_ms=marked.now_ms + 9 * DAY_MS)
+    carried_due_ms = carried.due_ms
+    holder = marked.carry(carried)
+    change(GroupMarkKind.PAUSED)
+    change(GroupMarkKind.RESUMED)
+    fired = schedule("fired")
+    change(GroupMarkKind.FIRED, fired, days=0, group="fired")
+    gone = schedule("gone")
+    change(GroupMarkKind.CANCELLED, gone, group="gone")
+    change(GroupMarkKind.MOVED, days=7, group="gone")  # an end is final
+    later = schedule("gone")
+    marked.close()
+    found = delayed(marked, cluster)
+    expected = {
+        **{each.physical_offset: ("pending", each.due_ms) for each in (single, moved, fired, later, *others)},
+        holder.physical_offset: ("pending", carried_due_ms),
+        delivered.physical_offset: ("delivered", delivered.due_ms),
+        cancelled.physical_offset: ("withdrawn", cancelled.due_ms),
+        gone.physical_offset: ("withdrawn", gone.due_ms),
+    }
+    assert {offset: (row["outcome"], due_ms_of(row)) for offset, row in found.items()} == expected
+    assert set(classified(marked, cluster).values()) >= {"mark_needed", "withdrawn", "pending"}
 
 
 def test_offset_of_level_1_does_not_make_timed_messages_lost(work: Workload, cluster: Cluster) -> None:

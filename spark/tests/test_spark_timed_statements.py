@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from delaymq.message import names
 from delaymq.message.errors import NewerFormError
-from delaymq.message.timed_marks import MAX_NUMBER, TimedDue, TimedMark, TimedMarkKind
+from delaymq.message.group_marks import GroupMark
+from delaymq.message.timed_marks import MAX_NUMBER, GroupMarkKind, TimedDue, TimedMark, TimedMarkKind
 from delaymq_spark.cli import run
 from delaymq_spark_testing.store import comparable, reader_rows, source_rows
 from delaymq_spark_testing.timed_log import START_MS, Properties, flipped, sealed, write_timed_log
@@ -37,24 +38,27 @@ def statements(draw: st.DrawFn) -> tuple[str, Properties]:
     )
     mark_manner = draw(st.sampled_from(["sound", "sound", "flip", "cut", "none"]))
     bit = draw(st.integers(0, 8 * 150))
+    group_kind = draw(st.sampled_from([None, None, *GroupMarkKind]))
+    group_names = draw(st.sampled_from([("Later", "spring"), ("Later", ""), ("", ""), ("ä", "\udcff:")]))
     extra = draw(st.sampled_from([{}, {"TIMER_OUT_MS": "1790000000123"}, {"TIMER_OUT_MS": "soon", "DELAY": "2"}]))
     rolled, recalls = draw(st.booleans()), draw(st.booleans())
 
     def properties(place: int) -> dict[str, str | bytes]:
         found: dict[str, str | bytes] = {"KEYS": "k", **extra}
         at = place + shift
+        mark: TimedMark | GroupMark = TimedMark(
+            place=at, kind=kind, decided_ms=due, identity=identity, record=record, due_ms=due,
+            next_due_ms=None if ends else following, queue=queue, details=more,
+        )  # fmt: skip
+        if group_kind is not None:
+            mark = GroupMark(
+                place=at, kind=group_kind, decided_ms=due, topic=group_names[0], group=group_names[1],
+                next_due_ms=None if ends else following,
+            )  # fmt: skip
         texts = {
             names.DUE: (manner, str(TimedDue(at, due, identity if carried else at, more if carried else {}))),
-            names.MARK: (
-                mark_manner,
-                str(
-                    TimedMark(
-                        place=at, kind=kind, decided_ms=due, identity=identity, record=record, due_ms=due,
-                        next_due_ms=None if ends else following, queue=queue, details=more,
-                    )
-                ),
-            ),
-        }  # fmt: skip
+            names.MARK: (mark_manner, str(mark)),
+        }
         for name, (how, text) in texts.items():
             if how == "flip":
                 damaged = flipped(text, bit % (8 * len(text)))

@@ -20,7 +20,7 @@ COLUMNS = (
     "topic", "queue_id", "queue_offset", "physical_offset", "segment", "size", "store_time", "born_time", "sys_flag",
     "reconsume_times", "body_bytes", "body_crc", "kind", "real_topic", "real_queue_id", "delay_level", "due_time",
     "keys", "unique_key", "mark", "origin_queue_id", "origin_offset", "timer_record", "timer_out_ms", "recalled_key",
-    "identity", "mark_identity", "mark_due_time", "next_due_time", "half_offset",
+    "identity", "mark_identity", "mark_due_time", "next_due_time", "delay_group", "half_offset",
 )  # fmt: skip
 _LEVELS = DelayLevels.parse(DEFAULT_LEVELS)
 
@@ -52,7 +52,7 @@ def _row(record: Record, segment: int) -> tuple[object, ...]:
     return (
         record.topic, record.queue_id, record.queue_offset, record.physical_offset, segment, record.size,
         _time(record.store_timestamp_ms), _time(record.born_timestamp_ms), record.sys_flag, record.reconsume_times,
-        len(record.body), record.body_crc, kind_name(record), properties.get(names.REAL_TOPIC),
+        len(record.body), record.body_crc, kind_name(record), timed.topic,
         None if queue is None else int(queue), None if level is None else int(level), _time(due_ms),
         properties.get(names.KEYS), properties.get(names.UNIQUE_KEY),
         timed.mark if mark is None else mark.kind.value,
@@ -60,6 +60,7 @@ def _row(record: Record, segment: int) -> tuple[object, ...]:
         timed.timer_record, timed.timer_out_ms, properties.get(names.TIMER_DELETE_UNIQUE_KEY), timed.identity,
         timed.mark_identity, _time(timed.mark_due_ms),
         _time(timed.next_due_ms),
+        timed.group,
         int(record.body) if record.topic == names.OP_HALF_TOPIC else None,
     )  # fmt: skip
 

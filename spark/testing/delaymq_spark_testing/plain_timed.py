@@ -10,10 +10,12 @@ from delaymq.message.flags import TRANSACTION_ROLLBACK, transaction_type
 from delaymq.message.record import Record
 from delaymq.message.timed_marks import TimedDue, TimedMark, corrected, parse_own_due, parse_own_mark, place_of
 from delaymq.store.tools.record_kinds import kind_of
+from delaymq.store.tools.timed_messages import own_group_mark
 
 _KINDS = {
     "delivered copy": "delivered", "dead letter": "dead_letter", "mark": "system", "filler": "system",
     "timed": "delayed", "timed copy": "delivered", "timed mark": "system",
+    "group mark": "system",
 }  # fmt: skip
 
 
@@ -30,6 +32,9 @@ class TimedFacts:
     mark_identity: int | None = None
     mark_due_ms: int | None = None
     next_due_ms: int | None = None
+    topic: str | None = None
+    """Real topic."""
+    group: str | None = None
 
 
 def timed_facts(record: Record) -> TimedFacts:
@@ -37,8 +42,13 @@ def timed_facts(record: Record) -> TimedFacts:
     properties, place = record.properties, record.physical_offset
     text = properties.get(names.TIMER_OUT_MS, "")
     facts = TimedFacts(timer_out_ms=int(text) if text.isascii() and text.isdigit() and len(text) <= 18 else None)
+    facts.topic, facts.group = properties.get(names.REAL_TOPIC), properties.get(names.DELAY_GROUP)
     if transaction_type(record.sys_flag) == TRANSACTION_ROLLBACK:
         return facts
+    of_group = own_group_mark(record)
+    if of_group is not None:
+        facts.topic, facts.group = of_group.topic, of_group.group
+        facts.mark, facts.next_due_ms = of_group.kind.value, of_group.next_due_ms
     due_text, mark_text = properties.get(names.DUE, ""), properties.get(names.MARK, "")
     due = parse_own_due(due_text, place) or _mended_due(due_text, place)
     mark = parse_own_mark(mark_text, place) or _mended_mark(mark_text, place)

@@ -5,14 +5,24 @@ from __future__ import annotations
 import json
 import random
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from delaymq.message import names
+from delaymq.message.group_marks import GroupMark
 from delaymq.message.levels import DEFAULT_LEVELS, DelayLevels, queue_of_level
 from delaymq.message.marks import format_due
-from delaymq.message.timed_marks import MAX_NUMBER, TimedDue, TimedMark, TimedMarkKind, first_due, replacing_due
+from delaymq.message.timed_marks import (
+    MAX_NUMBER,
+    GroupMarkKind,
+    TimedDue,
+    TimedMark,
+    TimedMarkKind,
+    first_due,
+    replacing_due,
+)
 from delaymq.store.message_store import MessageStore
 from delaymq.store.model import NewRecord
 from delaymq.store.options import StoreOptions
@@ -102,12 +112,16 @@ class Workload:
         written.due_ms = due_ms
         return written
 
-    def schedule(self, due_ms: int, topic: str, queue_id: int, body: bytes = b"t" * 100) -> Written:
+    def schedule(
+        self, due_ms: int, topic: str, queue_id: int, body: bytes = b"t" * 100, group: str | None = None
+    ) -> Written:
         """Append a timed message, which is pending until it is settled."""
         properties = {
             names.TIMER_DELIVER_MS: str(due_ms), names.TIMER_OUT_MS: str(due_ms), names.REAL_TOPIC: topic,
             names.REAL_QUEUE_ID: str(queue_id),
         }  # fmt: skip
+        if group is not None:
+            properties[names.DELAY_GROUP] = group
         statement = None
         if self._marks:
             self._store.raise_format_version(2)
@@ -233,6 +247,19 @@ class Workload:
             self._end(entry, "withdrawn")
         else:
             entry.due_ms = next_due_ms
+        return done
+
+    def change_group(
+        self, entries: Iterable[Written], kind: GroupMarkKind, topic: str, group: str, next_due_ms: int | None = None
+    ) -> Written:
+        """Append a statement about a group, of which `entries` are the pending messages."""
+        mark = GroupMark(place=0, kind=kind, decided_ms=self.now_ms, topic=topic, group=group, next_due_ms=next_due_ms)
+        done = self.append(names.MARKS_TOPIC, 0, "mark_needed", statement=mark.statement())
+        for entry in entries:
+            if next_due_ms is None:
+                self._end(entry, "withdrawn")
+            else:
+                entry.due_ms = next_due_ms
         return done
 
     def deliver(self, entry: Written, reason: str = "retained") -> Written:

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from delaymq.message.names import MARKS_TOPIC, SCHEDULE_DLQ_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
+from delaymq.message.timed_marks import GroupMarkKind
 
 from delaymq_spark.jobs.columns import Integers, Mask, integers, mask_of, place_of_texts, where
 from delaymq_spark.source.schema import TYPES
@@ -30,6 +31,7 @@ RESCHEDULED: Final = "rescheduled"
 _ORIGIN_COLUMNS: Final = (
     "queue_id", "queue_offset", "physical_offset", "segment", "size", "store_time", "kind", "reconsume_times",
     "body_crc", "real_topic", "real_queue_id", "delay_level", "due_time", "timer_record", "timer_out_ms", "identity",
+    "delay_group",
 )  # fmt: skip
 _CLAIM_COLUMNS: Final = (
     "topic", "queue_id", "reconsume_times", "body_crc", "delay_level", "store_time", "physical_offset", "mark",
@@ -48,6 +50,14 @@ CLAIMS: Final = pa.schema(
     ]
 )
 """Records that may settle a delayed record: `elsewhere` is not in the real topic, `removable` may be dead itself."""
+CHANGES: Final = pa.schema(
+    [
+        ("group", pa.string()),
+        *((name, TYPES[name][1]) for name in ("next_due_time", "physical_offset", "store_time", "segment", "size")),
+    ]
+)
+"""Changes of groups of timed messages, each of which may concern messages of all partitions."""
+_OF_GROUPS: Final = tuple(map(str, (GroupMarkKind.CANCELLED, GroupMarkKind.MOVED, GroupMarkKind.FIRED)))
 _MULTIPLIER: Final = np.uint64(0x9E3779B97F4A7C15)
 """2^64 divided by the golden ratio (Fibonacci hashing)."""
 _FOUND: Final = ("elsewhere", "removable", "mark", "store_time", "physical_offset", "segment", "size")
@@ -108,6 +118,17 @@ def places_of(rows: pa.Table, count: int) -> Integers:
     mixed = (integers(rows["route"]).astype(np.uint64) * _MULTIPLIER) >> np.uint64(32)
     by_identity = (mixed % np.uint64(count)).astype(np.int64)
     return np.where(mask_of(pc.is_valid(rows["route"])), by_identity, place_of_texts(rows["match_key"], count))
+
+
+def changes_of(rows: pa.Table) -> pa.Table:
+    """Return the changes of groups among records of the topic of marks, as CHANGES."""
+    changes = where(rows, mask_of(pc.is_in(rows["mark"], pa.array(_OF_GROUPS))))
+    return pa.table([groups_of(changes), *(changes[name] for name in CHANGES.names[1:])], schema=CHANGES)
+
+
+def groups_of(rows: pa.Table) -> pa.ChunkedArray:
+    """Return topic and group as a text; null without a group."""
+    return pc.binary_join_element_wise(rows["real_topic"], rows["delay_group"], "\x1f")
 
 
 def takeovers_of(rows: pa.Table) -> pa.Table:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -16,8 +17,10 @@ import pyarrow.compute as pc
 from delaymq.message.names import HALF_TOPIC
 
 from delaymq_spark.jobs import timed_settlements
-from delaymq_spark.jobs.claims import CARRIED, OUTCOMES, REPLACED, RESCHEDULED, distinct, found, paired
+from delaymq_spark.jobs.claims import CARRIED, CHANGES, OUTCOMES, REPLACED, RESCHEDULED, distinct, found, paired
 from delaymq_spark.jobs.columns import TIME, Mask, integers, mask_of, where
+
+NO_CHANGES: Final = CHANGES.empty_table()
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +35,13 @@ class Settled:
     """Removable records that settle one: `segment`, `origin_segment`, `messages` (1 each), `bytes`."""
 
 
-def settle(origins: pa.Table, claims: pa.Table, delay_offsets: Mapping[int, int]) -> Settled:
-    """Pair the claims of a partition with its origins. `delay_offsets`: level → offset below which all are settled."""
+def settle(
+    origins: pa.Table, claims: pa.Table, delay_offsets: Mapping[int, int], changes: pa.Table = NO_CHANGES
+) -> Settled:
+    """Pair the claims of a partition, and changes of groups, with its origins.
+
+    `delay_offsets`: level → offset below which all are settled.
+    """
     # Sorted by offset, so that "the n-th" means the same in every run.
     origins = origins.sort_by("physical_offset").combine_chunks()
     claims = distinct(claims)
@@ -41,7 +49,7 @@ def settle(origins: pa.Table, claims: pa.Table, delay_offsets: Mapping[int, int]
     if not timed.any():
         return _settle_levels(origins, claims, delay_offsets)
     levels = _settle_levels(where(origins, ~timed), claims, delay_offsets)
-    known, proofs = timed_settlements.settle(where(origins, timed), claims)
+    known, proofs = timed_settlements.settle(where(origins, timed), claims, changes)
     return Settled(
         pa.concat_tables([levels.origins, known.select(levels.origins.column_names)]),
         pa.concat_tables([levels.proofs, proofs.select(levels.proofs.column_names)]),

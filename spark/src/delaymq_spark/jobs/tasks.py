@@ -22,7 +22,17 @@ import pyarrow.compute as pc
 from delaymq.message.names import HALF_TOPIC, MARKS_TOPIC, OP_HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 
 from delaymq_spark.jobs import compaction, delay, settlements, traffic
-from delaymq_spark.jobs.claims import CLAIMS, ORIGINS, claims_of, may_settle, origins_of, places_of, takeovers_of
+from delaymq_spark.jobs.claims import (
+    CHANGES,
+    CLAIMS,
+    ORIGINS,
+    changes_of,
+    claims_of,
+    may_settle,
+    origins_of,
+    places_of,
+    takeovers_of,
+)
 from delaymq_spark.jobs.columns import (
     Integers,
     Mask,
@@ -55,6 +65,7 @@ ALL_SUMS: Final = {
 _MEET: Final = {
     "origins": ORIGINS,
     "claims": CLAIMS,
+    "changes": CHANGES,
     "halves": compaction.HALVES,
     "ended": pa.schema([("half_offset", pa.int64())]),
     "keyed": compaction.KEYED,
@@ -151,6 +162,10 @@ def _of_records(
     if "compaction" in task_options.sections:
         buffers["compaction"].add(compaction.of_reason(where(rows, filler), "filler"))
         removable = yield from _classified(others, task_options, buffers, facts)
+    changes = changes_of(where(others, is_topic(others, MARKS_TOPIC)))
+    if changes.num_rows:
+        for place in range(task_options.settle_tasks):
+            yield place, ("changes", pack(changes))
     claims = may_settle(others)
     yield from _items("claims", claims_of(where(others, claims), removable[claims]), task_options)
     # A message that replaces another one states the end of the other, or that of an entry of a delay level.
@@ -208,7 +223,9 @@ def settle(items: Iterable[tuple[str, Any]], task_options: TaskOptions, number: 
             buffers[name].add(unpack(value))
     tables = {name: pa.concat_tables([schema.empty_table(), *met.pop(name)]) for name, schema in _MEET.items()}
     if task_options.has_delays:
-        for name, sums in _of_delays(tables.pop("origins"), tables.pop("claims"), task_options, number):
+        for name, sums in _of_delays(
+            tables.pop("origins"), tables.pop("claims"), tables.pop("changes"), task_options, number
+        ):
             if name in buffers:
                 buffers[name].add(sums)
             else:
@@ -228,9 +245,9 @@ def settle(items: Iterable[tuple[str, Any]], task_options: TaskOptions, number: 
 
 
 def _of_delays(
-    origins: pa.Table, claims: pa.Table, task_options: TaskOptions, number: int
+    origins: pa.Table, claims: pa.Table, changes: pa.Table, task_options: TaskOptions, number: int
 ) -> Iterator[tuple[str, pa.Table]]:
-    settled = settlements.settle(origins, claims, task_options.consumption.delay_offsets)
+    settled = settlements.settle(origins, claims, task_options.consumption.delay_offsets, changes)
     if "compaction" in task_options.sections:
         yield "compaction", compaction.of_delayed(settled.origins)
         yield "proofs", PROOFS.of(settled.proofs)

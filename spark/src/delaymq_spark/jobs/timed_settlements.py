@@ -14,7 +14,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from delaymq_spark.jobs.claims import CARRIED, DELIVERED, NEEDED, PENDING, RECALLED, REPLACED, WITHDRAWN, paired
+from delaymq_spark.jobs.claims import (
+    CARRIED,
+    DELIVERED,
+    NEEDED,
+    PENDING,
+    RECALLED,
+    REPLACED,
+    WITHDRAWN,
+    groups_of,
+    paired,
+)
 from delaymq_spark.jobs.columns import TIME, Integers, Mask, integers, mask_of, where
 
 _MOST: Final = np.iinfo(np.int64).max
@@ -41,13 +51,16 @@ class _Messages:
         return np.where(there, at, -1)
 
 
-def settle(origins: pa.Table, claims: pa.Table) -> tuple[pa.Table, pa.Table]:
+def settle(origins: pa.Table, claims: pa.Table, changes: pa.Table) -> tuple[pa.Table, pa.Table]:
     """Return `origins` and `proofs` of `settlements.Settled` for records of the timer topic, in order of the log."""
     is_copied = mask_of(pc.equal(origins["timer_record"], "rolled")) & ~_names_itself(origins)
     is_copied |= mask_of(pc.equal(origins["timer_record"], "recall"))
     messages = _messages(origins, is_copied)
     taken = _taken_over(origins, messages, where(claims, mask_of(pc.equal(claims["mark"], CARRIED))))
     pairs = _pairs(origins, messages, taken, where(claims, ~mask_of(pc.equal(claims["mark"], CARRIED))))
+    if changes.num_rows:
+        pairs = pa.concat_tables([pairs, _of_groups(origins, messages, changes)]).sort_by("physical_offset")
+        pairs = pairs.combine_chunks()
     known = _with_outcome(origins, is_copied, messages, taken, pairs)
     return known, _proofs(where(origins, ~is_copied), messages.of_record[~is_copied], pairs)
 
@@ -147,6 +160,42 @@ def _own(messages: _Messages, claims: pa.Table) -> pa.Table:
         due=claims["mark_due_time"],
         next=claims["next_due_time"],
     )
+
+
+def _of_groups(origins: pa.Table, messages: _Messages, changes: pa.Table) -> pa.Table:
+    """Return the pairs of changes of groups: for each message, the first one that ends it, and the last move before.
+
+    A change concerns the messages of its group whose first records are before it.
+    """
+    changes = changes.sort_by("physical_offset").combine_chunks()
+    offsets, count = integers(changes["physical_offset"]), changes.num_rows
+    message = np.flatnonzero(messages.holder >= 0)
+    groups = groups_of(origins.take(pa.array(messages.holder[message])))
+    known, code = np.unique(np.array(changes["group"].to_pylist(), np.object_), return_inverse=True)
+    of_message = pc.fill_null(pc.index_in(groups, pa.array(known.tolist(), pa.string())), -1)
+    group = of_message.to_numpy().astype(np.int64)
+    message, group = message[group >= 0], group[group >= 0]
+    # A number for each change, ascending by group and then by place in the log.
+    base, numbers = group * (count + 1), code.astype(np.int64) * (count + 1) + np.arange(count)
+    first = np.searchsorted(offsets, messages.identity[message], side="right")
+    is_end = mask_of(pc.is_null(changes["next_due_time"]))
+    ends, moves = np.sort(numbers[is_end]), np.sort(numbers[~is_end])
+    end = np.append(ends, _MOST)[np.searchsorted(ends, base + first)]
+    is_ended = end < base + count
+    move = np.append(moves, -1)[np.searchsorted(moves, np.where(is_ended, end, base + count)) - 1]
+    is_moved = move >= base + first
+    chosen = changes.take(pa.array(np.concatenate([(end - base)[is_ended], (move - base)[is_moved]])))
+    no, no_time = pa.repeat(False, chosen.num_rows), pa.nulls(chosen.num_rows, TIME)
+    columns = {
+        "message": pa.array(np.concatenate([message[is_ended], message[is_moved]]), pa.int64()),
+        "is_end": pc.is_null(chosen["next_due_time"]),
+        "is_delivery": no,
+        "is_copy": no,
+        "due": no_time,
+        "next": chosen["next_due_time"],
+        **{name: no if name == "removable" else chosen[name] for name in _TAKEN},
+    }
+    return pa.table(columns)
 
 
 def _alike(origins: pa.Table, messages: _Messages, claims: pa.Table) -> pa.Table:

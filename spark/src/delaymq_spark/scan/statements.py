@@ -6,7 +6,7 @@ Statements of the usual shape are parsed as columns; all others, one at a time, 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Self
 from zlib import crc32
 
@@ -15,6 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from delaymq.message.errors import NewerFormError
+from delaymq.message.group_marks import GroupMark, is_group_mark, parse_own_group_mark
 from delaymq.message.marks import DUE_WIDTH
 from delaymq.message.names import DUE, MARK
 from delaymq.message.timed_marks import (
@@ -26,6 +27,7 @@ from delaymq.message.timed_marks import (
     parse_own_due,
     parse_own_mark,
     place_of,
+    sound_statement,
 )
 
 from delaymq_spark.scan.frames import gather
@@ -107,6 +109,8 @@ class MarkStatements:
     queue_id: Integers
     """Queue id and queue offset of the message's record, if that record is in the schedule topic."""
     queue_offset: Integers
+    many: list[tuple[int, GroupMark]] = field(default_factory=list, kw_only=True)
+    """Statements about many messages, with the index of their record; the numbers above are NONE."""
 
     @classmethod
     def of(cls, properties: Properties, offsets: Integers, readable: Mask) -> Self:
@@ -130,7 +134,12 @@ class MarkStatements:
         found.due_ms[rows], found.next_ms[rows] = due[usual], following[usual]
         columns = (found.kind, found.identity, found.due_ms, found.next_ms, found.queue_id, found.queue_offset)
         for row, said in texts.except_for(shaped[usual]):
-            for column, number in zip(columns, _mark_of(said, int(offsets[row])), strict=True):
+            place = int(offsets[row])
+            if (sound := sound_statement(said, place)) is not None and is_group_mark(sound):
+                if (of_many := parse_own_group_mark(sound, place)) is not None:
+                    found.many.append((row, of_many))
+                continue
+            for column, number in zip(columns, _mark_of(said, place), strict=True):
                 column[row] = number
         return found
 

@@ -12,10 +12,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from delaymq.message.flags import BORN_HOST_IPV6, STORE_HOST_IPV6, TRANSACTION_MASK, TRANSACTION_ROLLBACK
+from delaymq.message.group_marks import GroupMark
 from delaymq.message.ids import unpack_host
 from delaymq.message.levels import DelayLevels
 from delaymq.message.names import (
     DELAY,
+    DELAY_GROUP,
     DLQ_PREFIX,
     DUE,
     HALF_TOPIC,
@@ -157,10 +159,33 @@ class Rows:
             kind = pc.coalesce(kind, timed)
             queue_id = pc.coalesce(queue_id, _known(stated.queue_id).cast(pa.int32()))
             queue_offset = pc.coalesce(queue_offset, _known(stated.queue_offset))
+        if stated.many:
+            kind = self._with_many(kind, lambda mark: str(mark.kind))
         replacing = self.timed_dues.replaced != NONE
         if replacing.any():
             kind = pc.if_else(pa.array(replacing), _CANCELLED, kind)
         return kind, queue_id, queue_offset
+
+    def _with_many(self, values: pa.StringArray, text_of: Callable[[GroupMark], str]) -> pa.StringArray:
+        """Replace the values of records with statements about many messages."""
+        replaced = values.to_pylist()
+        for row, mark in self.timed_marks.many:
+            replaced[row] = text_of(mark)
+        return pa.array(replaced, pa.string())
+
+    @cached_property
+    def delay_group(self) -> pa.StringArray:
+        """Group of a timed message, or of those that a statement about many messages concerns."""
+        values = self.properties.values(DELAY_GROUP)
+        return self._with_many(values, lambda mark: _shown(mark.group)) if self.timed_marks.many else values
+
+    @cached_property
+    def next_due_ms(self) -> npt.NDArray[np.int64]:
+        """Due time from a mark on; NONE without one."""
+        found = self.timed_marks.next_ms.copy()
+        for row, mark in self.timed_marks.many:
+            found[row] = NONE if mark.next_due_ms is None else mark.next_due_ms
+        return found
 
     @cached_property
     def physical_offset(self) -> npt.NDArray[np.int64]:
@@ -235,7 +260,8 @@ class Rows:
     @cached_property
     def real_topic(self) -> pa.StringArray:
         """Topic for which a delayed or half message is intended; copies made by RocketMQ's broker also have it."""
-        return self.properties.values(REAL_TOPIC)
+        values = self.properties.values(REAL_TOPIC)
+        return self._with_many(values, lambda mark: _shown(mark.topic)) if self.timed_marks.many else values
 
     @cached_property
     def real_queue_id(self) -> pa.Int32Array:
@@ -297,6 +323,11 @@ class Rows:
             due[rows] = digits[:, :16] @ tens[-16:]
             believed[rows] = sound
         return due, believed
+
+
+def _shown(name: str) -> str:
+    """Return a name with U+FFFD in place of invalid UTF-8."""
+    return name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
 def _known(numbers: npt.NDArray[np.int64]) -> pa.Int64Array:
@@ -408,7 +439,8 @@ _BUILDERS: Final[dict[str, Callable[[Rows], pa.Array]]] = {
     "identity": lambda rows: _known(rows.timer_records[1]),
     "mark_identity": lambda rows: _known(rows.mark_identity),
     "mark_due_time": lambda rows: _time_or_none(rows.mark_due_ms),
-    "next_due_time": lambda rows: _time_or_none(rows.timed_marks.next_ms),
+    "next_due_time": lambda rows: _time_or_none(rows.next_due_ms),
+    "delay_group": lambda rows: rows.delay_group,
     "half_offset": _half_offset,
     "crc_ok": _crc_ok,
     "properties": lambda rows: rows.properties.maps(),
