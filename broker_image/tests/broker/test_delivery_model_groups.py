@@ -13,7 +13,7 @@ from delaymq.schedule.timeline import Pending, rebuilding
 from delaymq.schedule.timeline.holding import Holding
 from delaymq.schedule.timeline.partitions import Partitions
 from delaymq.schedule.timeline.queues import Queues
-from delaymq.schedule.timeline.rebuilding import Rebuilding
+from delaymq.schedule.timeline.rebuilding import GroupStatements
 from delaymq.schedule.timeline.sweeping import Sweep
 from delaymq.schedule.timeline.timeline import Timeline
 from delaymq_testing.broker.delivery_life import Life, run_to_the_end
@@ -64,7 +64,11 @@ BUGS: dict[str, tuple[object, str, object]] = {
     "moved messages keep their former owners": (Sweep, "_new_state", _with_the_former_owner),
     "entries that newer ones replace are changed as well": (Timeline, "is_replaced", lambda self, entry: False),
     "a start ignores changes of groups": (TimedReplay, "_apply_to_group", _nothing),
-    "changes of groups are ignored when the whole log is replayed": (Rebuilding, "change_group", _nothing),
+    "changes of groups are ignored when the whole log is replayed": (
+        GroupStatements,
+        "due_after",
+        lambda self, topic, group, place, due_ms: due_ms,
+    ),
     "changes of groups apply to later messages": (rebuilding, "bisect_right", lambda *_, **__: 0),
     "groups keep owners without messages": (Partitions, "forget_owner", _nothing),
     "pauses are not saved": (PauseFacts, "as_json", lambda self: []),

@@ -10,7 +10,7 @@ from zlib import crc32
 import pytest
 from delaymq.schedule.timeline import Pending, Timeline, TimelineDamagedError
 from delaymq.schedule.timeline.entries import ENTRY, ENTRY_BYTES, NO_RECORD, packed_end
-from delaymq.schedule.timeline.rebuilding import Rebuilding
+from delaymq.schedule.timeline.rebuilding import GroupStatements, Rebuilding
 from delaymq.schedule.timeline.runs import BLOCK_BYTES, BLOCK_ENTRIES, HEADER_BYTES, FileRun, RunWriter, Sizes, open_run
 from delaymq.schedule.timeline.state import Capture, empty, restore
 from delaymq_testing.repetitions import SEED
@@ -192,7 +192,7 @@ def test_index_of_a_whole_log_has_what_the_newest_statements_say(seed: int) -> N
     chance = random.Random(seed)
     files = MemoryFiles()
     index = empty(files, SIZES._replace(run_in_memory=chance.choice([1, 7, 100, 10_000])), 1_000)
-    rebuilding = Rebuilding(index)
+    rebuilding = Rebuilding(index, GroupStatements())
     expected: dict[int, Pending] = {}
     seen: list[int] = []
     for place in range(1_500):
@@ -239,7 +239,7 @@ def test_index_of_a_whole_log_has_what_the_newest_statements_say(seed: int) -> N
 
 def test_rebuilding_keeps_partitions_that_no_run_contains_yet() -> None:
     index = empty(MemoryFiles(), SIZES, 1_000)
-    rebuilding = Rebuilding(index)
+    rebuilding = Rebuilding(index, GroupStatements())
     for number in range(7_000):
         rebuilding.hold(pending(index, number, number, "early" if number < 6_990 else "late"))
     rebuilding.finish(lambda: merge_all(index))
@@ -249,7 +249,7 @@ def test_rebuilding_keeps_partitions_that_no_run_contains_yet() -> None:
 
 def test_empty_log_leads_to_an_empty_index() -> None:
     index = empty(MemoryFiles(), SIZES, 1_000)
-    rebuilding = Rebuilding(index)
+    rebuilding = Rebuilding(index, GroupStatements())
     rebuilding.change(1, 1, None)
     rebuilding.finish(lambda: merge_all(index))
     assert index.take(1_000, 9) == []

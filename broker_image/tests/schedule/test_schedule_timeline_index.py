@@ -171,7 +171,7 @@ def older_entries_with_the_key_are_not_skipped(monkeypatch: pytest.MonkeyPatch) 
 @plant
 def ended_entry_is_found_again(monkeypatch: pytest.MonkeyPatch) -> None:
     def find(original: Callable[..., Pending | None], index: Timeline, *args: Any) -> Pending | None:
-        ended, index._ended = index._ended, {}
+        ended, index._ended = index._ended, set()
         try:
             return original(index, *args)
         finally:

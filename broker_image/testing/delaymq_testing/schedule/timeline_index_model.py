@@ -262,7 +262,7 @@ class IndexModel:
 
     def _maintain(self) -> bool:
         try:
-            return self.index.maintain()
+            return self.index.sweep.step() | self.index.maintain()
         except OSError:
             return False
 

@@ -40,12 +40,12 @@ from delaymq.broker.delivery.status import LatenessHistogram, status_of
 from delaymq.broker.delivery.timed.carrying import Carrier
 from delaymq.broker.delivery.timed.replay import entry_of, own_due
 from delaymq.broker.delivery.topic_lateness import TopicLateness
+from delaymq.broker.delivery.upkeep import Upkeep
 from delaymq.message import names
 from delaymq.message.levels import MAX_LEVELS, DelayLevels, level_of_queue, queue_of_level
 from delaymq.message.record import Record
 from delaymq.message.timed_marks import TimedDue
 from delaymq.schedule import Backoff
-from delaymq.schedule.timeline import TimelineDamagedError
 from delaymq.schedule.timeline.inspection import next_due_by_level
 from delaymq.schedule.timeline.state import Capture
 from delaymq.store.errors import StoreOpenError
@@ -53,8 +53,6 @@ from delaymq.store.model import Dispatched, StateFiles
 from delaymq.throttled_log import ThrottledLogger
 
 _NEVER_MS = 1 << 62
-_MERGE_RETRY_MS = 10_000
-"""Interval between attempts to merge: each of them may fill the rest of the disk for a moment."""
 _MS_PER_HOUR = 3_600_000
 _COLONS_OF_FIRST = str(TimedDue(0, 0, 0)).count(":")
 """Colons in the statement of the first record of a message."""
@@ -106,10 +104,10 @@ class Delivery:
         self.timeline = replay.timed.finish(self._reader)
         """Pending messages: timed ones, and those of the delay levels."""
         self._saving: Capture | None = None
-        self._merge_at_ms = 0
         self.promises = promises or Promises(DelaySettingsTable(), lambda topic: True)
         """Lateness objectives, and the treatment of messages whose topic was deleted."""
         self._hand_over = self._make_hand_over(backoff or Backoff(), on_delivered)
+        self._upkeep = Upkeep(self.timeline, self._hand_over, self._announce, now_ms)
         self.lookup = Lookup(store, self._reader, self.timeline, self.is_settled)
         """Finds messages by unique id and DELAY_KEY."""
         self._complete_ingress()
@@ -405,22 +403,8 @@ class Delivery:
         return self.timeline.partitions.messages
 
     def maintain(self) -> bool:
-        """Merge some entries of the timeline, in a short step; return whether there are more to merge."""
-        now_ms = self._now_ms()
-        if now_ms < self._merge_at_ms <= now_ms + _MERGE_RETRY_MS:
-            return False
-        try:
-            is_sweeping = bool(self.timeline.sweep)
-            has_more = self.timeline.maintain()
-            if is_sweeping and (due_ms := self.timeline.next_due_ms()) is not None:
-                self._announce(due_ms)  # messages of a group may be due earlier now
-            return has_more
-        except TimelineDamagedError as error:
-            self._hand_over.stop(error)
-        except OSError as error:
-            self._merge_at_ms = now_ms + _MERGE_RETRY_MS
-            self._throttled.warning("runs of the timeline cannot be merged (the broker retries): %s", error)
-        return False
+        """Apply changes of groups, and merge entries of the timeline, in a short step; return whether there is more."""
+        return self._upkeep.step()
 
     def is_settled(self, queue_id: int, offset: int) -> bool:
         """Whether an entry of the schedule topic is settled: delivered, dropped or given up."""

@@ -22,11 +22,10 @@ from delaymq.broker.delivery.reader import DeliveryStore, ScheduleReader
 from delaymq.broker.delivery.repeating.runs import Repeating
 from delaymq.broker.delivery.settings.promises import Promises
 from delaymq.broker.delivery.status import DeliveryCounters, LatenessHistogram
-from delaymq.broker.delivery.tally import Tally
+from delaymq.broker.delivery.tally import Tally, Undelivered
 from delaymq.broker.delivery.timed.replay import is_schedule
 from delaymq.broker.delivery.timed.requests import expiry_ms
 from delaymq.broker.delivery.topic_lateness import TopicLateness
-from delaymq.broker.delivery.undelivered import Undelivered
 from delaymq.message import names
 from delaymq.message.levels import queue_of_level
 from delaymq.message.marks import parse_due
@@ -333,6 +332,10 @@ class HandOver:
         if own_due_ms is None:
             # A client copied it from another record. In the copy, it would be taken for the due time of this record.
             properties.pop(names.DUE, None)
+        if self._timeline.queues.has_pauses and self._timeline.holding.hold_if_paused(
+            pending, properties.get(names.REAL_TOPIC, "")
+        ):
+            return None  # its topic was unknown to the index
         due_ms = pending.due_ms if own_due_ms is None else own_due_ms
         decided = self._decided(properties, due_ms)
         fate, copy = copy_of(record, properties, decided=decided, has_own_due=own_due_ms is not None)

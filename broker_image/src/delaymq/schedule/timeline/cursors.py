@@ -16,8 +16,25 @@ _SOON_MS: Final = 100
 """A cursor keeps its unpacked entries if the next one is due within this time."""
 Key: TypeAlias = tuple[int, int]
 """Due time in ms and identity."""
+EndedKey: TypeAlias = tuple[int, int, int]
+"""The same and partition: a message can have entries with one key in the partitions of its topic and of a paused
+group."""
 _NEVER: Final[Key] = (1 << 63, 0)
 _RELEASED: Final = Run(b"", (), is_plain=True)
+
+
+def ended_key(entry: Pending) -> EndedKey:
+    """Return key and partition of an entry."""
+    return entry.due_ms, entry.identity, entry.partition
+
+
+def _is_ended(row: Row, partition: int, ended: set[EndedKey]) -> bool:
+    """Whether an entry that is passed has ended; then, its key is removed."""
+    key = row[0], row[1], partition
+    if key not in ended:
+        return False
+    ended.remove(key)
+    return True
 
 
 class Cursor:
@@ -171,7 +188,7 @@ class EntryQueue:
         return due_ms if fresh is None or due_ms < fresh else fresh
 
     def take(
-        self, now_ms: int, count: int, memory: dict[int, Pending], ended: dict[Key, int], taken: list[Pending]
+        self, now_ms: int, count: int, memory: dict[int, Pending], ended: set[EndedKey], taken: list[Pending]
     ) -> None:
         """Move at most `count` entries due at `now_ms` to `taken`. OSError, TimelineDamagedError.
 
@@ -203,7 +220,7 @@ class EntryQueue:
             else:
                 break
 
-    def _take_run(self, now_ms: int, count: int, limit: Key, ended: dict[Key, int], taken: list[Pending]) -> None:
+    def _take_run(self, now_ms: int, count: int, limit: Key, ended: set[EndedKey], taken: list[Pending]) -> None:
         """Take from the first cursor until there are `count` entries: one, and those with keys below `limit`."""
         due_ms, identity, rank, sequence, cursor = self._cursors[0]
         partition, new_pending = cursor.partition, tuple.__new__  # faster than Pending(*row, partition)
@@ -223,7 +240,7 @@ class EntryQueue:
             taken += [
                 new_pending(Pending, (*row, partition))
                 for row in rows
-                if not (ended and ended.pop(row[:2], None) is not None) and row[2] != NO_RECORD
+                if not (ended and _is_ended(row, partition, ended)) and row[2] != NO_RECORD
             ]
             cursor.advance(len(rows))
             if not cursor.left:

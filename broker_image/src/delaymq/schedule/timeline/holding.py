@@ -53,17 +53,23 @@ class Holding:
         topic, group, level = self._timeline.partitions.key(entry.partition)
         return entry._replace(partition=self._timeline.partitions.number(topic, level=level)) if group else entry
 
-    def hold_if_paused(self, entry: Pending) -> bool:
-        """Put a taken message back if its topic or its group is paused; return whether it is. OSError, damage."""
+    def hold_if_paused(self, entry: Pending, real_topic: str | None = None) -> bool:
+        """Put a taken message back if its topic or its group is paused; return whether it is. OSError, damage.
+
+        `real_topic` is stated if the index may not know it.
+        """
         partitions, queues = self._timeline.partitions, self._timeline.queues
         topic, _, level = partitions.key(entry.partition)
         group = partitions.owner(entry.owner).group if entry.owner else ""
-        if not queues.is_paused(topic, group):
+        if not queues.is_paused(topic if real_topic is None else real_topic, group):
             return False
         state = entry
+        if real_topic is not None:
+            state = entry._replace(partition=partitions.number(real_topic, level=level))
         if group and queues.is_paused_group(topic, group):
             home = self.at_home(entry).partition
             state = entry._replace(partition=partitions.number(topic, group, level))
             self._of.setdefault(home, set()).add(state.partition)
         self._timeline.put_back(entry, state)
+        queues.give_back_to_rate(entry.partition)
         return True

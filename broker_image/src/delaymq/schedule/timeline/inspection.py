@@ -88,8 +88,8 @@ class _Reader:
         self._ended: dict[int, list[Key]] = {}
         for entry in (*timeline.held_messages, *timeline.taken_messages):
             self._held.setdefault(entry.partition, []).append(entry)
-        for key, partition in timeline.ended_entries:
-            self._ended.setdefault(partition, []).append(key)
+        for due_ms, identity, partition in timeline.ended_entries:
+            self._ended.setdefault(partition, []).append((due_ms, identity))
 
     def read(self, partition: int) -> _Contents:
         """Return the contents of a partition."""
@@ -189,7 +189,8 @@ def _uncounted(contents: _Contents) -> Iterator[Key | None]:
             keys = [row[:2] for row in rows]
             yield None
             for row in newest_rows(ranges[number + 1 :], keys):
-                yield None if row is None else row[:2]
+                # An end does not count anyway.
+                yield None if row is None or row[2] == NO_RECORD else row[:2]
     replaced = {entry[:2] for entry in contents.held if entry.record != entry.identity or entry.owner & MOVED}
     for row in newest_rows(ranges, sorted({*replaced, *contents.ended})):
         if row is None:

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Final, TypeAlias
 
-from delaymq.schedule.timeline.cursors import Cursor, EntryQueue, Key
+from delaymq.schedule.timeline.cursors import Cursor, EndedKey, EntryQueue
 from delaymq.schedule.timeline.entries import Pending
 from delaymq.schedule.timeline.partitions import Partitions
 from delaymq.schedule.timeline.rates import Rate, Smoothing
@@ -122,7 +122,7 @@ class Queues:
         now_ms: int,
         count: int,
         memory: dict[int, Pending],
-        ended: dict[Key, int],
+        ended: set[EndedKey],
         taken: list[Pending],
     ) -> None:
         """Move at most `count` entries due at `now_ms` to `taken`, from each topic in turn. OSError, damage.
@@ -167,6 +167,14 @@ class Queues:
                 queue.rate = self._rates.get(topic)
                 if not queue.is_ready and (due_ms := queue.next_due_ms()) is not None:
                     self.wait(queue, due_ms)  # it may wait for its former rate
+
+    def give_back_to_rate(self, partition: int) -> None:
+        """Let another message of a topic be taken instead of one that was held."""
+        queue = self.of(partition)
+        if queue.rate is not None:
+            queue.rate.take(-1)
+            if (due_ms := queue.next_due_ms()) is not None:
+                self.wait(queue, due_ms)
 
     # Pauses.
 
@@ -214,7 +222,7 @@ def _take_at_rate(
     now_ms: int,
     count: int,
     memory: dict[int, Pending],
-    ended: dict[Key, int],
+    ended: set[EndedKey],
     taken: list[Pending],
 ) -> int | None:
     """Take from a queue with a limited rate; return the time at which it may be taken from again. OSError, damage."""

@@ -120,6 +120,9 @@ def restore(files: RunFiles, reference: object, sizes: Sizes, segment_bytes: int
         if data is None or len(data) != reference.get("bytes") or f"{crc32(data):08x}" != reference.get("crc32"):
             raise ValueError(f"{name} is missing or damaged")
         timeline = _decode(Timeline(files, sizes, segment_bytes), data)
+        if reference["version"] != STATE_VERSION and timeline.partitions.of_level(0).messages:
+            # A change of a group would not apply to them now, but after the next rebuild.
+            raise ValueError(f"{name} does not state the groups of timed messages")
         timeline.published({name, *(run.name for run in timeline.runs if run.name)})
     except (OSError, KeyError, TypeError, IndexError, struct.error, TimelineDamagedError) as error:
         raise ValueError(f"the timeline cannot be restored from {name} ({error})") from error

@@ -7,7 +7,7 @@ from typing import Final
 
 from delaymq.schedule.scheduler import Entry, Lane
 from delaymq.schedule.timeline.compaction import Compaction
-from delaymq.schedule.timeline.cursors import Cursor, EntryQueue, Key
+from delaymq.schedule.timeline.cursors import Cursor, EndedKey, EntryQueue, Key, ended_key
 from delaymq.schedule.timeline.entries import ENTRY, NO_RECORD, Pending, Row, packed_end, unpacked
 from delaymq.schedule.timeline.files import RunFiles
 from delaymq.schedule.timeline.holders import Holders
@@ -53,7 +53,7 @@ class Timeline:
         self._memory: dict[int, Pending] = {}
         self._released = 0
         self._replaces = False
-        self._ended: dict[Key, int] = {}
+        self._ended: set[EndedKey] = set()
         self._taken: dict[int, Pending] = {}
         self._cursors: dict[int, list[Cursor]] = {}
 
@@ -128,9 +128,9 @@ class Timeline:
             if self._memory.get(entry.identity) == entry:
                 self._release(entry.identity)
                 if entry.record != entry.identity or entry.owner & MOVED:
-                    self._ended[entry[:2]] = entry.partition  # older runs may contain an earlier entry
+                    self._ended.add(ended_key(entry))  # older runs may contain an earlier entry
             else:
-                self._ended[entry[:2]] = entry.partition
+                self._ended.add(ended_key(entry))
         self.count(entry, -1)
         self.freeze_if_full()
 
@@ -156,7 +156,7 @@ class Timeline:
         key, held = (due_ms, identity), self._memory.get(identity)
         if held is not None and held.due_ms == due_ms:
             return held
-        if key in self._ended:
+        if (due_ms, identity, partition) in self._ended:
             return None
         for cursor in sorted(self.open_cursors(partition), key=lambda each: each.run.age, reverse=True):
             index = cursor.run.find(cursor.head, cursor.end, key)
@@ -182,21 +182,21 @@ class Timeline:
             first = run.find(cursor.head, cursor.end, (due_ms, 0))
             end = run.find(first, cursor.end, (due_ms + 1, 0))
             for row in unpacked(run.read(first, end - first) if first < end else b""):
-                if (due_ms, row[1]) not in self._ended:
+                if (due_ms, row[1], cursor.partition) not in self._ended:
                     found.setdefault(row[1], Pending(*row, cursor.partition))
         return sorted(entry for entry in found.values() if entry.record != NO_RECORD)
 
     def is_replaced(self, entry: Pending) -> bool:
         """Whether an entry of a run is replaced by one in memory, or has ended since the newest run was made."""
         held = self._memory.get(entry.identity)
-        return entry[:2] in self._ended or (held is not None and held.due_ms == entry.due_ms)
+        return ended_key(entry) in self._ended or (held is not None and held.due_ms == entry.due_ms)
 
     def replace_in_run(self, entry: Pending, state: Pending | None) -> None:
         """Replace an entry of a run because of an order; with None, because its message has ended.
 
         The order has changed the counts. The caller calls `freeze_if_full`.
         """
-        self._ended[entry[:2]] = entry.partition
+        self._ended.add(ended_key(entry))
         if state is None:
             self.holders.count(entry.record, -1)
         else:
@@ -207,7 +207,7 @@ class Timeline:
         if self._taken.pop(entry.identity, None) is None:
             self._release(entry.identity)
             if entry.record != entry.identity or entry.owner & MOVED:
-                self._ended[entry[:2]] = entry.partition  # older runs may contain an earlier entry
+                self._ended.add(ended_key(entry))  # older runs may contain an earlier entry
         if state is None:
             self.holders.count(entry.record, -1)
         else:
@@ -355,9 +355,9 @@ class Timeline:
         rows: dict[int, list[bytes]] = {}
         for entry in self._memory.values():
             rows.setdefault(entry.partition, []).append(entry.packed())
-        for (due_ms, identity), partition in self._ended.items():
+        for due_ms, identity, partition in self._ended:
             held = self._memory.get(identity)
-            if held is None or held.due_ms != due_ms:
+            if held is None or ended_key(held) != (due_ms, identity, partition):
                 rows.setdefault(partition, []).append(packed_end(due_ms, identity))
         if not rows:
             return
@@ -398,7 +398,7 @@ class Timeline:
 
     def maintain(self) -> bool:
         """Merge some entries; return whether there is more to merge. OSError, TimelineDamagedError."""
-        return self.sweep.step() | self.compaction.step()
+        return self.compaction.step()
 
     def drop_consumed(self) -> None:
         """Remove runs of which everything was taken, and what only they needed."""
@@ -407,7 +407,7 @@ class Timeline:
             self.discard(run.name)
         used = {section.partition for run in self.runs for section in run.sections}
         used.update(entry.partition for entry in (*self._memory.values(), *self._taken.values()))
-        self.partitions.drop_unused([*used, *self._ended.values()])
+        self.partitions.drop_unused([*used, *(partition for _, _, partition in self._ended)])
         self.holding.drop_unused()
         self.queues.drop_empty()
         self._cursors = {partition: cursors for partition in self._cursors if (cursors := self.open_cursors(partition))}
@@ -481,9 +481,9 @@ class Timeline:
         return list(self._memory.values())
 
     @property
-    def ended_entries(self) -> list[tuple[Key, int]]:
+    def ended_entries(self) -> list[EndedKey]:
         """Keys and partitions of entries in runs that have ended since the newest run was made."""
-        return list(self._ended.items())
+        return list(self._ended)
 
     # Snapshots.
 

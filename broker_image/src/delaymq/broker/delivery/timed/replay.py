@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 from delaymq.broker.delivery.pause_facts import PauseFacts
 from delaymq.broker.delivery.settlement import real_queue_id
 from delaymq.broker.delivery.timed.foreign import ForeignTimers
+from delaymq.broker.delivery.timed.moved_messages import MovedMessages
 from delaymq.broker.delivery.timed.requests import group_in, is_repeating
 from delaymq.message import names
 from delaymq.message.errors import NewerFormError
@@ -31,8 +32,7 @@ from delaymq.message.timed_marks import (
     sound_statement,
 )
 from delaymq.schedule.timeline import Pending, RunFiles, Timeline
-from delaymq.schedule.timeline.inspection import find_identities
-from delaymq.schedule.timeline.rebuilding import Rebuilding
+from delaymq.schedule.timeline.rebuilding import GroupStatements, Rebuilding, Unmatched
 from delaymq.schedule.timeline.runs import Sizes
 from delaymq.schedule.timeline.state import empty, restore
 from delaymq.store.dispatch import recorded_due_ms
@@ -47,8 +47,8 @@ FOLDER: Final = "timeline"
 """Folder of the index in delaymq/."""
 _MAX_COPIES: Final = 1_000_000
 """Copies without a sound mark that are compared with pending messages. Beyond it, the log is damaged or forged."""
-_MAX_UNMATCHED: Final = 1_000_000
-"""Statements that are compared with all pending messages because an earlier one is damaged."""
+_MAX_UNMATCHED: Final = 100_000
+"""Statements that are compared together with all pending messages, because these are due at other times."""
 _MARK_BEGINNING: Final = "2:"
 _DETAILS: Final = frozenset((RUN,))
 """Details of marks that this program knows."""
@@ -98,14 +98,13 @@ class TimedReplay:
         self.foreign = ForeignTimers()
         self.version = version
         self._may_merge = True
-        self._rebuilding = Rebuilding(self.timeline) if whole_log else None
+        self._groups = GroupStatements()
+        self._rebuilding = Rebuilding(self.timeline, self._groups) if whole_log else None
         self._first_place: int | None = None
         self._copies = array("q")
         self.open_runs = array("q")
-        self._unmatched: dict[int, int | None] = {}
+        self._unmatched = Unmatched()
         self.pauses = PauseFacts.from_json(pauses)
-        with _needing_space():
-            self._complete_sweep()
 
     def require(self, version: int) -> None:
         """Note the format version that a statement needs."""
@@ -135,11 +134,13 @@ class TimedReplay:
         if identity != record.physical_offset:
             self.foreign.adopted(record, identity)
         entry = entry_of(self._index, record, due_ms, identity)
-        if self._rebuilding is not None:
-            with _needing_space():
+        with _needing_space():
+            if self._rebuilding is not None:
                 self._rebuilding.hold(entry)
-        else:
-            self._index.add(entry)
+            else:
+                if identity != record.physical_offset and self._index.sweep:
+                    self._settle_unmatched()  # it carries on with a due time that the index may not know yet
+                self._index.add(entry)
         if due is not None and due.run is not None:
             self.version = MANAGED_VERSION
         if due is not None and (replaced := due.replaced) is not None:
@@ -196,16 +197,14 @@ class TimedReplay:
             self.pauses.apply(mark, account)
             return
         with _needing_space():
-            if self._rebuilding is not None:
-                self._rebuilding.change_group(mark.topic, mark.group, mark.place, mark.next_due_ms)
-            else:
+            self._groups.add(mark.topic, mark.group, mark.place, mark.next_due_ms)
+            if self._rebuilding is None:
                 self._index.sweep.change(mark.topic, mark.group, mark.next_due_ms)
-                self._complete_sweep()
 
-    def _complete_sweep(self) -> None:
-        """Apply changes of groups to all their messages: marks that follow state the new due times."""
-        while self._index.sweep.step():
-            self._merge()
+    def _settle_unmatched(self) -> None:
+        """Apply changes of groups to all entries, then the statements that did not match them."""
+        self.orphans += self._unmatched.apply(self._index, self._groups)
+        self._merge()
 
     @property
     def _index(self) -> Timeline:
@@ -236,9 +235,11 @@ class TimedReplay:
             elif (pending := index.find(due_ms, identity, partition)) is not None:
                 index.move(pending, next_due_ms)
                 return
-        # An earlier statement about the message is damaged.
-        if len(self._unmatched) < _MAX_UNMATCHED:
-            self._unmatched[identity] = next_due_ms
+        # Its group was moved, or an earlier statement about the message is damaged.
+        self._unmatched.add(identity, place, next_due_ms)
+        if len(self._unmatched) >= _MAX_UNMATCHED:
+            with _needing_space():
+                self._settle_unmatched()
 
     def _merge(self) -> None:
         """Merge runs as soon as there are enough, as a running broker does: a long replay adds thousands."""
@@ -259,12 +260,12 @@ class TimedReplay:
             if self._rebuilding is not None:
                 self._rebuilding.finish(self._merge)
                 self._rebuilding = None
-            if self._unmatched:
-                self._apply_unmatched()
+            self._settle_unmatched()
+            moved = MovedMessages(reader, index, self._groups)
             for place in self._copies:
                 copy = reader.record_at(place)
                 if copy is not None:
-                    self._end_by_copy(reader, copy)
+                    self._end_by_copy(reader, copy, moved)
         self._copies = array("q")
         if self.unusable:
             _logger.error(
@@ -277,20 +278,7 @@ class TimedReplay:
             _logger.info("%d marks in the log refer to timed messages that were not pending", self.orphans)
         return index
 
-    def _apply_unmatched(self) -> None:
-        """Apply statements whose messages were not due when they state."""
-        found = find_identities(self._index, self._unmatched)
-        for identity, next_due_ms in self._unmatched.items():
-            pending = found.get(identity)
-            if pending is None:
-                self.orphans += 1
-            elif next_due_ms is None:
-                self._index.end(pending.due_ms, identity, pending.partition)
-            else:
-                self._index.move(pending, next_due_ms)
-        self._unmatched.clear()
-
-    def _end_by_copy(self, reader: ScheduleReader, copy: Record) -> None:
+    def _end_by_copy(self, reader: ScheduleReader, copy: Record, moved: MovedMessages) -> None:
         """End the pending message of which this is a copy without a sound mark."""
         properties = copy.properties
         if names.DELAY_SCHEDULE_ID in properties:
@@ -303,7 +291,7 @@ class TimedReplay:
         partition = self._index.partitions.find(topic)
         if partition is None or not (text.isascii() and text.isdigit() and len(text) <= 18):
             return
-        for pending in self._index.due_at(int(text), partition):
+        for pending in (*self._index.due_at(int(text), partition), *moved.like(copy, properties)):
             record = reader.timed_record(pending)
             if record is not None and is_copy_of(copy, properties, record):
                 if is_schedule(record.properties, record.physical_offset):
