@@ -142,6 +142,13 @@ def test_pause_is_idempotent(harness: Harness) -> None:
     assert marks(harness) == [GroupMarkKind.PAUSED, GroupMarkKind.RESUMED]
 
 
+@pytest.mark.parametrize("group", [{"DELAY_GROUP": "spring"}, {}])
+def test_response_names_the_record_of_a_pause_and_of_its_end(harness: Harness, group: dict[str, str]) -> None:
+    fill(harness, 1)
+    named = [int(act(harness, action, **group).fields["msgId"][-16:], 16) for action in ("pause", "resume")]
+    assert named == [each.physical_offset for each in records(harness, names.MARKS_TOPIC)]
+
+
 @pytest.mark.parametrize("has_snapshot", [True, False])
 def test_changes_and_pauses_survive_restarts(harness: Harness, has_snapshot: bool) -> None:
     def restart() -> None:

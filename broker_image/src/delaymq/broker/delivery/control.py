@@ -15,6 +15,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 from delaymq.broker.delivery.changes.changes import BROKER, Requester
+from delaymq.broker.delivery.changes.group_records import Stated
 from delaymq.broker.delivery.pause_facts import ALL
 from delaymq.schedule.timeline import PacedTimeline, Timeline
 from delaymq.schedule.timeline.inspection import due_count
@@ -120,7 +121,7 @@ class DeliveryControl:
 
     def pause(self, requester: Requester = BROKER) -> int | None:
         """Pause deliveries; return the end of the mark in the log. StoreError: nothing changed."""
-        return None if self.is_paused else self._pauses.pause(*ALL, requester)
+        return None if self.is_paused else _end_of(self._pauses.pause(*ALL, requester))
 
     def pause_locally(self) -> None:
         """Pause deliveries of this store alone, without a statement in the log. OSError: nothing changed."""
@@ -133,20 +134,20 @@ class DeliveryControl:
         """Deliver each message when it is due, and overdue messages immediately. OSError, StoreError."""
         self._remove()
         self._release()
-        return self._pauses.resume(*ALL, requester)
+        return _end_of(self._pauses.resume(*ALL, requester))
 
     def spread(self, over_ms: int, requester: Requester = BROKER) -> int | None:
         """Deliver the messages that are overdue now evenly over this time in ms, by due time. OSError, StoreError."""
         now_ms = self._now_ms()
         self._take(DeliveryPolicy(mode=DeliveryMode.SPREAD, since_ms=now_ms, over_ms=over_ms), save=True)
-        return self._pauses.resume(*ALL, requester)
+        return _end_of(self._pauses.resume(*ALL, requester))
 
     def drop(self, up_to_ms: int, requester: Requester = BROKER) -> int | None:
         """Settle messages due at or before `up_to_ms` by marks instead of delivering them. OSError, StoreError."""
         now_ms = self._now_ms()
         policy = DeliveryPolicy(mode=DeliveryMode.DROP, since_ms=now_ms, up_to_ms=min(up_to_ms, now_ms))
         self._take(policy, save=True)
-        return self._pauses.resume(*ALL, requester)
+        return _end_of(self._pauses.resume(*ALL, requester))
 
     def overdue(self, now_ms: int) -> int:
         """Return the number of pending messages due at `now_ms`, except those that wait for a retry."""
@@ -226,3 +227,7 @@ class DeliveryControl:
 
     def _remove(self) -> None:
         self._store.own_files.remove(FILE_NAME)
+
+
+def _end_of(stated: Stated | None) -> int | None:
+    return None if stated is None else stated.end

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from delaymq.message import names
 from delaymq.message.group_marks import GroupMark, indexed_group_key
@@ -12,6 +12,15 @@ from delaymq.store.model import NewRecord, Reserve
 if TYPE_CHECKING:
     from delaymq.broker.delivery.changes.changes import Requester
     from delaymq.broker.delivery.reader import DeliveryStore
+
+
+class Stated(NamedTuple):
+    """A statement in the log."""
+
+    place: int
+    """Physical offset of its record."""
+    end: int
+    """Physical offset of the end of the record."""
 
 
 def group_record(mark: GroupMark, now_ms: int, requester: Requester, reserve: Reserve = Reserve.MARKS) -> NewRecord:
@@ -39,8 +48,8 @@ def group_record(mark: GroupMark, now_ms: int, requester: Requester, reserve: Re
     )
 
 
-def append_statement(store: DeliveryStore, record: NewRecord) -> tuple[int, int]:
-    """Append a statement about many messages; return its physical offset and that of its end.
+def append_statement(store: DeliveryStore, record: NewRecord) -> Stated:
+    """Append a statement about many messages.
 
     If it raises StoreError, nothing is in the log.
     """
@@ -52,5 +61,5 @@ def append_statement(store: DeliveryStore, record: NewRecord) -> tuple[int, int]
     except Exception:
         if store.last_offset == last_before:
             raise
-        return store.last_offset, store.end_offset  # the log decides, and only a later step has failed
-    return appended.physical_offset, appended.physical_offset + appended.size
+        return Stated(store.last_offset, store.end_offset)  # the log decides, and only a later step has failed
+    return Stated(appended.physical_offset, appended.physical_offset + appended.size)

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from delaymq.broker.delivery.changes.changes import BROKER, Requester
-from delaymq.broker.delivery.changes.group_records import append_statement, group_record
+from delaymq.broker.delivery.changes.group_records import Stated, append_statement, group_record
 from delaymq.broker.delivery.pause_facts import ALL, Pause, PauseFacts
 from delaymq.message.errors import IllegalMessageError
 from delaymq.message.group_marks import GroupMark
@@ -72,16 +72,16 @@ class Pauses:
         """Whether a message of a topic and group is not delivered because of a pause."""
         return self.of_all is not None or self._timeline.queues.is_paused(topic, group)
 
-    def pause(self, topic: str, group: str, requester: Requester) -> int | None:
-        """Begin a pause; return the end of its mark in the log, and None if it applies already. IllegalMessageError."""
+    def pause(self, topic: str, group: str, requester: Requester) -> Stated | None:
+        """Begin a pause; return its mark, and None if it applies already. IllegalMessageError."""
         if (topic, group) in self._facts.table:
             return None
         if len(self._facts.table) >= MAX_PAUSES:
             raise IllegalMessageError(f"{MAX_PAUSES} topics and groups are paused: resume some of them first")
         return self._state(GroupMarkKind.PAUSED, topic, group, requester, self._now_ms())
 
-    def resume(self, topic: str, group: str, requester: Requester) -> int | None:
-        """End a pause; return the end of its mark in the log, and None if there is none."""
+    def resume(self, topic: str, group: str, requester: Requester) -> Stated | None:
+        """End a pause; return the mark of the end, and None if there is no pause."""
         if (topic, group) not in self._facts.table:
             return None
         return self._state(GroupMarkKind.RESUMED, topic, group, requester, self._now_ms())
@@ -105,14 +105,14 @@ class Pauses:
         requester: Requester,
         since_ms: int,
         reserve: Reserve = Reserve.MARKS,
-    ) -> int:
-        """Append a mark and apply it; return its end in the log."""
+    ) -> Stated:
+        """Append a mark and apply it."""
         mark = GroupMark(place=0, kind=kind, decided_ms=since_ms, topic=topic, group=group)
         record = group_record(mark, self._now_ms(), requester, reserve)
-        place, end = append_statement(self._store, record)
-        self._facts.apply(replace(mark, place=place), requester.account)
+        stated = append_statement(self._store, record)
+        self._facts.apply(replace(mark, place=stated.place), requester.account)
         self._apply(topic, group)
-        return end
+        return stated
 
     def _apply(self, topic: str, group: str) -> None:
         is_paused = (topic, group) in self._facts.table

@@ -172,12 +172,12 @@ def _change_group(delivery: Changeable, request: ChangeRequest, group: str, requ
 def _pause(delivery: Changeable, request: ChangeRequest, requester: Requester) -> Outcome:
     topic, group = request.topic, request.group or ""
     change = delivery.pauses.pause if request.action is Action.PAUSE else delivery.pauses.resume
-    end = change(topic, group, requester)
+    place, end = change(topic, group, requester) or (0, 0)
     partitions = delivery.timeline.partitions
     totals = partitions.totals_of_group(topic, group) if group else partitions.totals(topic)
     kind = GroupMarkKind.PAUSED if request.action is Action.PAUSE else GroupMarkKind.RESUMED
     delivery.wake()
-    return Outcome([Changed(kind, None, None, end or 0, end or 0, totals.messages)], None, None)
+    return Outcome([Changed(kind, None, None, place, end, totals.messages)], None, None)
 
 
 def request_of(topic: str, properties: Mapping[str, str], levels: Callable[[], DelayLevels]) -> ChangeRequest:
