@@ -1,60 +1,18 @@
 """The judge finds every kind of violation in synthetic logs, and none in a correct one."""
 
 import struct
-import zlib
 from collections import Counter
 from pathlib import Path
 
 import pytest
 from crash.judge import Attempts, Verdict, judge, read_attempts
+from crash.synthetic_log import BORN_MS, START_MS, TOPIC, LogWriter, TimedLog, sealed
 from crash.timed_judge import judge_timed
 from crash.timed_load import TOPIC as TIMED_TOPIC
 from crash.timed_load import Request, Sent
 from harness.commitlog import BadLogError, lateness_ms, log_end, records, requested_times, timed_messages
 
-SEGMENT_BYTES = 4096
 TABLE = "1s 2s"
-TOPIC = "T"
-START_MS = 1_700_000_000_000
-BORN_MS = START_MS - 10
-
-
-class LogWriter:
-    """Writes records in the store format, in segments of 4096 bytes."""
-
-    def __init__(self, store: Path) -> None:
-        self._folder = store / "commitlog"
-        self._folder.mkdir()
-        self._data = bytearray()
-        self._queue_ends: Counter[tuple[str, int]] = Counter()
-
-    def append(self, topic: str, queue_id: int, stored_ms: int, properties: dict[str, str], body: bytes) -> None:
-        queue_offset = self._queue_ends[(topic, queue_id)]
-        self._queue_ends[(topic, queue_id)] += 1
-        raw = "\x02".join(f"{name}\x01{value}" for name, value in properties.items()).encode()
-        size = 91 + len(body) + len(topic) + len(raw)
-        left = SEGMENT_BYTES - len(self._data) % SEGMENT_BYTES
-        if size + 8 > left:
-            self._data += struct.pack(">iI", left, 0xCBD43194) + b"\xee" * (left - 8)
-        crc = zlib.crc32(body) & 0x7FFFFFFF
-        position = len(self._data)
-        self._data += struct.pack(">iIIiiqqiq", size, 0xDAA320A7, crc, queue_id, 0, queue_offset, position, 0, BORN_MS)
-        self._data += bytes(8) + struct.pack(">q", stored_ms) + bytes(8) + struct.pack(">iqi", 0, 0, len(body)) + body
-        self._data += bytes([len(topic)]) + topic.encode() + struct.pack(">H", len(raw)) + raw
-
-    def delayed(self, key: str, level: int, **properties: str) -> None:
-        stored = {"UNIQ_KEY": key, "DELAY": str(level), "REAL_TOPIC": TOPIC, "REAL_QID": "3", **properties}
-        self.append("SCHEDULE_TOPIC_XXXX", level - 1, START_MS, stored, b"body")
-
-    def copy(self, key: str, level: int, late_ms: int = 0, body: bytes = b"body", **properties: str) -> None:
-        stored = {"UNIQ_KEY": key, "DELAY": str(level), "REAL_TOPIC": TOPIC, "REAL_QID": "3", **properties}
-        self.append(TOPIC, 3, START_MS + level * 1000 + late_ms, stored, body)
-
-    def write(self) -> None:
-        whole = -(-len(self._data) // SEGMENT_BYTES) * SEGMENT_BYTES
-        padded = bytes(self._data).ljust(whole, b"\0")
-        for base in range(0, whole, SEGMENT_BYTES):
-            (self._folder / f"{base:020d}").write_bytes(padded[base : base + SEGMENT_BYTES])
 
 
 @pytest.fixture
@@ -187,33 +145,6 @@ def test_attempts_are_grouped_by_outcome(tmp_path: Path) -> None:
     path = tmp_path / "attempts"
     path.write_text("A k1 3 7 0\nF k2 1 RemotingTimeoutException\n")
     assert read_attempts(path) == Attempts(acknowledged={"k1": 3}, failed={"k2": 1})
-
-
-class TimedLog(LogWriter):
-    """Writes records of timed messages, whose statements contain the physical offset and a checksum."""
-
-    def state(self, topic: str, name: str, body: str, **properties: str) -> int:
-        """Append a record with a statement and return its physical offset."""
-        stored = {"REAL_TOPIC": TOPIC, "REAL_QID": "3", **properties, name: sealed(0, body)}
-        at = self.next_offset(topic, stored)
-        self.append(topic, 0, START_MS, {**stored, name: sealed(at, body)}, b"body")
-        return at
-
-    def next_offset(self, topic: str, properties: dict[str, str]) -> int:
-        raw = "\x02".join(f"{name}\x01{value}" for name, value in properties.items())
-        left = SEGMENT_BYTES - len(self._data) % SEGMENT_BYTES
-        return len(self._data) + (left if 91 + 4 + len(topic) + len(raw) + 8 > left else 0)
-
-    def timed(self, due: str, **properties: str) -> int:
-        return self.state("rmq_sys_wheel_timer", "__DMQ_DUE", due, **properties)
-
-    def mark(self, topic: str, kind: str, identity: int, next_due: str = "", queue: str = "") -> int:
-        return self.state(topic, "__DMQ_MARK", f"{kind}:{START_MS}:{identity}::{START_MS + 5}:{next_due}:{queue}:")
-
-
-def sealed(place: int, body: str) -> str:
-    text = f"2:{place:020d}:{body}"
-    return f"{text}:{zlib.crc32(text.encode()):08x}"
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ its segments, deleted ones included.
 """
 
 import json
-import random
 import shutil
 import time
 import urllib.request
@@ -16,6 +15,7 @@ from pathlib import Path
 import pytest
 from crash import crashes, kill_points
 from crash.archive import LogArchive
+from crash.point_kills import arm, kill_at_instants, kill_at_points
 from crash.timed_judge import TimedVerdict, judge_timed
 from crash.timed_load import FAR_DUE_S, TimedLoad
 from crash.transaction_judge import judge_transactions
@@ -101,7 +101,7 @@ def _run(
 ) -> TimedVerdict:
     """Kill the broker at each of the points and at random instants, wait until nothing is pending, and judge."""
     archive = LogArchive(cluster.store_path, evidence_path / "archive")
-    _arm(cluster, points[0])
+    arm(cluster, points[0])
     cluster.start()
     archive.start()
     load = TimedLoad(cluster.listen_port, seed, count, stretch)
@@ -109,7 +109,7 @@ def _run(
     started = time.monotonic()
     load.start()
     transactions.start()
-    crashes_ms = _kill_at_points(cluster, points) + _kill_at_instants(cluster, random_kills, seed)
+    crashes_ms = kill_at_points(cluster, points, {REPLAY}, LIMIT_S) + kill_at_instants(cluster, random_kills, seed)
     assert load.filled.wait(LIMIT_S), "the first messages were not sent in time"
     assert transactions.sent.wait(LIMIT_S), "the half messages were not sent in time"
     load.stop()
@@ -134,48 +134,6 @@ def _run(
         raise AssertionError(f"{text}\nstore, log and archive: {evidence_path}")
     assert archive.deleted() > 5, text
     return verdict
-
-
-def _arm(cluster: OurCluster, point: str) -> None:
-    cluster.broker.command[2] = point
-
-
-def _kill_at_points(cluster: OurCluster, points: Sequence[str]) -> list[int]:
-    """Wait until the running broker, which is armed with the first point, has died at each; return the times in ms."""
-    died_ms = []
-    for number, point in enumerate(points):
-        if number:
-            _arm(cluster, point)
-            if point == REPLAY:
-                _remove_snapshot(cluster)
-            cluster.broker.start()
-        crashes.wait_until(lambda: not cluster.broker.is_running, f"{point} was not reached", LIMIT_S)
-        assert f"{kill_points.MESSAGE}{point}" in cluster.broker.log_since(0), cluster.broker.log_tail()
-        cluster.broker.kill()
-        died_ms.append(int(time.time() * 1000))
-    _arm(cluster, "none")
-    cluster.start()
-    return died_ms
-
-
-def _kill_at_instants(cluster: OurCluster, kills: int, seed: int) -> list[int]:
-    """Kill and restart the broker, every second time without a snapshot; return the times in ms."""
-    chance = random.Random(seed)
-    killed_ms = []
-    for number in range(kills):
-        time.sleep(chance.uniform(0.2, 4.0))
-        cluster.kill()
-        killed_ms.append(int(time.time() * 1000))
-        time.sleep(chance.uniform(0, 1))
-        if number % 2:
-            _remove_snapshot(cluster)
-        cluster.start()
-    return killed_ms
-
-
-def _remove_snapshot(cluster: OurCluster) -> None:
-    """Let the next start replay the whole log."""
-    (cluster.store_path / "delaymq" / "snapshot.json").unlink()
 
 
 def _pending(cluster: OurCluster) -> int:
