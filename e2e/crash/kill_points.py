@@ -229,6 +229,100 @@ def replacing_appended(reached: Reached) -> None:
     _replace(Delivery, "_replace", marked)
 
 
+def group_changed(reached: Reached) -> None:
+    """After the mark of a group's change was appended to the log, before the index has changed."""
+    from delaymq.broker.delivery.changes import groups
+
+    _after(groups, "append_statement", reached)
+
+
+def paused(reached: Reached) -> None:
+    """After the mark of a pause was appended to the log, for the first time, before it applies."""
+    _after_pause_marks(reached, is_carried=False)
+
+
+def pause_carried(reached: Reached) -> None:
+    """After the mark of a pause was appended again, before the segment of the earlier one is deleted."""
+    _after_pause_marks(reached, is_carried=True)
+
+
+def _after_pause_marks(reached: Reached, *, is_carried: bool) -> None:
+    from delaymq.broker.delivery.changes import pauses
+    from delaymq.store.model import Reserve
+
+    append = _function(pauses, "append_statement")
+
+    def marked(store: Any, record: Any) -> Any:
+        appended = append(store, record)
+        if record.statement.body.startswith("paused:") and (record.reserve is Reserve.CARRYING) == is_carried:
+            reached()
+        return appended
+
+    _replace(pauses, "append_statement", marked)
+
+
+def group_swept(reached: Reached) -> None:
+    """After a step of a sweep has replaced entries of changed groups, in a start or after it, before its end."""
+    from delaymq.schedule.timeline.sweeping import Sweep
+
+    _after(Sweep, "_apply", reached)
+
+
+def group_swept_running(reached: Reached) -> None:
+    """The same, after the start."""
+    from delaymq.broker.delivery.timed.replay import TimedReplay
+
+    started = False
+
+    def start() -> None:
+        nonlocal started
+        started = True
+
+    _after(TimedReplay, "finish", start)
+    group_swept(lambda: reached() if started else None)
+
+
+def held(reached: Reached) -> None:
+    """After a due message was put aside because its group is paused."""
+    from delaymq.schedule.timeline.holding import Holding
+
+    hold = _function(Holding, "hold_if_paused")
+
+    def marked(holding: Holding, entry: Any) -> bool:
+        is_held: bool = hold(holding, entry)
+        if is_held:
+            reached()
+        return is_held
+
+    _replace(Holding, "hold_if_paused", marked)
+
+
+def run_appended(reached: Reached) -> None:
+    """After the copy of a run of a repeating message was appended to the log, before its next due time is indexed."""
+    from delaymq.broker.delivery.repeating.runs import Repeating
+
+    done = _function(Repeating, "done")
+
+    def marked(repeating: Repeating, outcome: Any, pending: Any) -> None:
+        if outcome.run is not None:
+            reached()
+        done(repeating, outcome, pending)
+
+    _replace(Repeating, "done", marked)
+
+
+def repeating_carried(reached: Reached) -> None:
+    """After a repeating message was carried forward, before the segment of its earlier record is deleted."""
+    _after_carries(reached, lambda record: "DELAY_EVERY_MS" in record.properties or "DELAY_CRON" in record.properties)
+
+
+def group_replayed(reached: Reached) -> None:
+    """After the statement about a group or a pause was read during a start."""
+    from delaymq.broker.delivery.timed.replay import TimedReplay
+
+    _after(TimedReplay, "_apply_to_group", reached)
+
+
 def timeline_written(reached: Reached) -> None:
     """After a snapshot's state of the timeline was written, before snapshot.json refers to it."""
     from delaymq.schedule.timeline.state import Capture
@@ -253,29 +347,23 @@ def run_merging(reached: Reached) -> None:
 
 def carried(reached: Reached) -> None:
     """After a pending message was carried forward, before the segment of its earlier record is deleted."""
-    from delaymq.broker.delivery.timed.carrying import Carrier
-
-    carry = _function(Carrier, "_carry")
-
-    def marked(carrier: Carrier, *arguments: Any) -> int:
-        written: int = carry(carrier, *arguments)
-        if written:
-            reached()
-        return written
-
-    _replace(Carrier, "_carry", marked)
+    _after_carries(reached, lambda record: True)
 
 
 def level_carried(reached: Reached) -> None:
     """After a pending message with a delay level was carried forward to a new entry of its queue."""
+    _after_carries(reached, lambda record: record.topic == "SCHEDULE_TOPIC_XXXX")
+
+
+def _after_carries(reached: Reached, is_meant: Callable[[Any], bool]) -> None:
     from delaymq.broker.delivery.timed.carrying import Carrier
-    from delaymq.message.names import SCHEDULE_TOPIC
 
     carry = _function(Carrier, "_carry")
 
     def marked(carrier: Carrier, record: Any, *arguments: Any) -> int:
+        meant = is_meant(record)
         written: int = carry(carrier, record, *arguments)
-        if written and record.topic == SCHEDULE_TOPIC:
+        if written and meant:
             reached()
         return written
 
@@ -308,31 +396,15 @@ def none(reached: Reached) -> None:
 
 
 POINTS: dict[str, Callable[[Reached], None]] = {
-    "none": none,
-    "copy-appended": copy_appended,
-    "segment-roll": segment_roll,
-    "config-rename": config_rename,
-    "queue-flush": queue_flush,
-    "truncation": truncation,
-    "send-back-appended": send_back_appended,
-    "half-appended": half_appended,
-    "commit-copied": commit_copied,
-    "op-marked": op_marked,
-    "checked": checked,
-    "version-raised": version_raised,
-    "timed-appended": timed_appended,
-    "timed-copy-appended": timed_copy_appended,
-    "change-appended": change_appended,
-    "level-moved": level_moved,
-    "replacing-appended": replacing_appended,
-    "timeline-written": timeline_written,
-    "run-merging": run_merging,
-    "carried": carried,
-    "level-carried": level_carried,
-    "segment-deleted": segment_deleted,
-    "timed-replayed": timed_replayed,
-    "recovered": recovered,
-}
+    point.__name__.replace("_", "-"): point
+    for point in (
+        none, copy_appended, segment_roll, config_rename, queue_flush, truncation, send_back_appended, half_appended,
+        commit_copied, op_marked, checked, version_raised, timed_appended, timed_copy_appended, change_appended,
+        level_moved, replacing_appended, group_changed, group_swept, group_swept_running, paused, held, run_appended,
+        repeating_carried, pause_carried, group_replayed, timeline_written, run_merging, carried, level_carried,
+        segment_deleted, timed_replayed, recovered,
+    )
+}  # fmt: skip
 
 
 HOUR_MS = "DELAYMQ_CRASH_HOUR_MS"
@@ -368,7 +440,7 @@ def _replace(owner: Any, name: str, function: Callable[..., Any]) -> None:
     setattr(owner, name, function)
 
 
-def _after(owner: type, name: str, reached: Reached) -> None:
+def _after(owner: Any, name: str, reached: Reached) -> None:
     function = _function(owner, name)
 
     def marked(*arguments: Any, **named: Any) -> Any:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import mmap
 import struct
 import zlib
+from base64 import urlsafe_b64decode
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -313,6 +314,81 @@ def _statement(record: Record, name: str) -> _Statement | None:
     return _Statement(place=int(words[1]), words=tuple(words[2:-1]))
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Held:
+    """What a record of the timer topic states about the message that it holds."""
+
+    identity: int
+    due_ms: int
+    details: dict[str, str]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Mark:
+    """Statement about one timed message."""
+
+    kind: str
+    decided_ms: int
+    identity: int
+    due_ms: int
+    """Due time until then."""
+    next_due_ms: int | None
+    """Due time from then on; None: the message has ended."""
+    details: dict[str, str]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GroupMark:
+    """Statement about the messages of a group, or about a pause of a group or, with an empty group, of a topic."""
+
+    kind: str
+    decided_ms: int
+    topic: str
+    group: str
+    next_due_ms: int | None
+
+
+_GROUP_KINDS = ("groupCancelled", "groupMoved", "groupFired", "paused", "resumed")
+
+
+def mark_of(record: Record) -> Mark | GroupMark | None:
+    """Return the statement of form 2 in a record outside the timer topic; None without one. BadLogError."""
+    stated = _statement(record, "__DMQ_MARK")
+    if stated is None or stated.place != record.physical_offset:
+        return None
+    if stated.words[0] in _GROUP_KINDS:
+        kind, decided, topic, group, next_due, _ = stated.words
+        return GroupMark(
+            kind=kind, decided_ms=int(decided), topic=_decoded(topic), group=_decoded(group),
+            next_due_ms=int(next_due) if next_due else None,
+        )  # fmt: skip
+    kind, decided, identity, _, due, next_due, queue, details = stated.words
+    if queue:
+        return None  # of a delay level
+    return Mark(
+        kind=kind, decided_ms=int(decided), identity=int(identity), due_ms=int(due),
+        next_due_ms=int(next_due) if next_due else None, details=_details(details),
+    )  # fmt: skip
+
+
+def held_by(record: Record) -> Held | None:
+    """Return what a record of the timer topic holds; None if it holds no message of DelayMQ. BadLogError."""
+    due = _statement(record, "__DMQ_DUE")
+    held = _held(record, due)
+    if due is None or held is None:
+        return None
+    return Held(identity=held[0], due_ms=held[1], details=_details(due.words[2] if len(due.words) > 2 else ""))
+
+
+def _details(text: str) -> dict[str, str]:
+    pairs = (detail.partition("=") for detail in text.split(",") if detail)
+    return {name: value for name, _, value in pairs}
+
+
+def _decoded(word: str) -> str:
+    return urlsafe_b64decode(word + "=" * (-len(word) % 4)).decode("utf-8")
+
+
 def timed_messages(store: Path, *, real_topic: str | None = None) -> dict[int, Timed]:
     """Return timed messages by identity, in the order in which they were sent.
 
@@ -337,6 +413,8 @@ def timed_messages(store: Path, *, real_topic: str | None = None) -> dict[int, T
                 if replaced is not None:
                     replaced.changed("replaced", "", record)
             continue
+        if mark is not None and mark.words[0] in _GROUP_KINDS:
+            raise BadLogError(f"the record at {at} is about many messages, whose states are not evaluated here")
         if mark is not None and mark.place == at and not mark.words[6]:
             kind, _, stated, _, _, next_due, *_ = mark.words
         elif mark is None and due is not None and due.place != at:
