@@ -126,3 +126,33 @@ def test_group_is_changed_between_runs(harness: Harness, with_snapshot: bool) ->
     assert harness.broker.delivery.pending_total() == 0
     answer = act(harness, "cancel", TIMER_DEL_UNIQKEY="id-m")
     assert (answer.code, answer.fields.get("delayFate", "cancelled")) in ((SUCCESS, "cancelled"), (604, "cancelled"))
+
+
+@pytest.mark.parametrize("target", [{"DELAY_GROUP": "g"}, {"DELAY_KEY": "k"}])
+def test_overdue_run_that_is_fired_after_the_end_is_delivered_as_the_last_one(
+    harness: Harness, target: dict[str, str]
+) -> None:
+    repeat(harness, DELAY_GROUP="g", DELAY_KEY="k", DELAY_UNTIL_MS=str(harness.clock() + 2 * MINUTE_MS), **EVERY)
+    assert act(harness, "pause", DELAY_GROUP="g").code == SUCCESS
+    hand_over(harness, 3 * MINUTE_MS)
+    assert act(harness, "fire", **target).code == SUCCESS
+    kill(harness)
+    fired_ms = harness.clock()
+    assert act(harness, "resume", DELAY_GROUP="g").code == SUCCESS
+    hand_over(harness)
+    [run] = runs(harness)
+    assert run.time_ms - fired_ms in (0, 1)
+    assert run.next_ms is None
+    assert harness.broker.delivery.pending_total() == 0
+
+
+def test_run_that_is_moved_beyond_the_end_with_its_group_is_the_last_one(harness: Harness) -> None:
+    repeat(harness, DELAY_GROUP="g", DELAY_UNTIL_MS=str(harness.clock() + 2 * MINUTE_MS), **EVERY)
+    moved_ms = harness.clock() + 5 * MINUTE_MS
+    assert act(harness, "move", DELAY_GROUP="g", TIMER_DELIVER_MS=str(moved_ms)).code == SUCCESS
+    hand_over(harness, 4 * MINUTE_MS)
+    assert numbers(harness) == []
+    kill(harness)
+    hand_over(harness, 10 * MINUTE_MS)
+    assert [(run.number, run.time_ms, run.next_ms) for run in runs(harness)] == [(1, moved_ms, None)]
+    assert harness.broker.delivery.counters.skipped == 0

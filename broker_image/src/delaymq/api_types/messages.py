@@ -32,7 +32,7 @@ class Repeats(Answer):
     every_ms: int | None
     """Interval."""
     until_ms: int | None
-    """Time after which no run takes place."""
+    """Time after which the schedule has no run."""
     runs: int | None
     """Maximum number of runs."""
     missed: str

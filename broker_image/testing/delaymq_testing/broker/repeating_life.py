@@ -182,8 +182,6 @@ class RepeatingLife:
             wanted_ms = now_ms + self.random.choice([0, 1_500, 10_000])
         elif action is Action.TOUCH:
             wanted_ms = sent.following(now_ms, now_ms)
-        elif action is Action.FIRE and sent.until_ms is not None and now_ms > sent.until_ms:
-            wanted_ms = sent.now.due_ms  # an overdue run
         is_beyond = wanted_ms is None or (sent.until_ms is not None and wanted_ms > sent.until_ms)
         is_refused = is_beyond and action in (Action.MOVE, Action.TOUCH) and sent.now.due_ms is not None
         time = TimeRequest(False, wanted_ms or 0)

@@ -10,7 +10,7 @@ from delaymq.broker.delivery.changes.lookup import Found
 from delaymq.broker.delivery.copies import mark_alone
 from delaymq.broker.delivery.queue_state import QueueState
 from delaymq.broker.delivery.reader import DeliveryStore
-from delaymq.broker.delivery.repeating.schedules import check_move, first_run_ms, is_after_end
+from delaymq.broker.delivery.repeating.schedules import check_move, first_run_ms
 from delaymq.broker.delivery.status import DeliveryCounters
 from delaymq.broker.delivery.timed.replay import is_schedule
 from delaymq.broker.delivery.timed.requests import TimeRequest, requested_time, state_delay
@@ -111,10 +111,7 @@ class Changes:
 
     def fire(self, found: Found, levels: DelayLevels, requester: Requester) -> Changed:
         """Let a message be due now."""
-        due_ms, record = self._now_ms(), found.record
-        if is_schedule(record.properties, record.physical_offset) and is_after_end(record.properties, due_ms):
-            due_ms = min(due_ms, found.pending.due_ms)  # an overdue run, which is still to be delivered
-        return self._reschedule(found, TimedMarkKind.FIRED, due_ms, levels, requester)
+        return self._reschedule(found, TimedMarkKind.FIRED, self._now_ms(), levels, requester)
 
     def touch(self, found: Found, levels: DelayLevels, requester: Requester) -> Changed:
         """Restart the delay that a message was sent with, from now, or find the next run of a repeating one from now.

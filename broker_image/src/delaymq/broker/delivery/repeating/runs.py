@@ -8,8 +8,9 @@ from typing import Final, NamedTuple
 from delaymq.broker.delivery.repeating.copies import run_copy, skipping_mark
 from delaymq.broker.delivery.repeating.history import LastRuns, Records
 from delaymq.broker.delivery.repeating.open_runs import OpenRuns
-from delaymq.broker.delivery.repeating.schedules import Missed, Schedule, schedule_of
+from delaymq.broker.delivery.repeating.schedules import Missed, Plan, Schedule, schedule_of
 from delaymq.broker.delivery.status import DeliveryCounters
+from delaymq.message import names
 from delaymq.message.record import Record
 from delaymq.message.timed_marks import TimedMarkKind
 from delaymq.schedule.timeline import Pending, Timeline
@@ -59,7 +60,10 @@ class Repeating:
         last = self.last_runs.number(record, pending.identity)
         # Missed runs are expensive to count.
         is_limited = schedule.missed is not Missed.ALL or pending.due_ms <= self._limited.get(pending.identity, -1)
-        plan = schedule.plan(pending.due_ms, now_ms, last, dropped_up_to_ms, is_limited=is_limited)
+        if _began_after_end(schedule, record, pending):
+            plan = Plan(None, None, 1)
+        else:
+            plan = schedule.plan(pending.due_ms, now_ms, last, dropped_up_to_ms, is_limited=is_limited)
         limited_ms = None if is_limited else now_ms
         next_ms = self._unused(pending, plan.next_ms)
         if plan.run_ms is None:
@@ -102,3 +106,13 @@ class Repeating:
         self._limited.move_to_end(identity)
         if len(self._limited) > _REMEMBERED:
             self._limited.popitem(last=False)
+
+
+def _began_after_end(schedule: Schedule, record: Record, pending: Pending) -> bool:
+    """Return whether a transaction was committed after the last permitted time: its record states the due time."""
+    return (
+        schedule.until_ms is not None
+        and pending.due_ms > schedule.until_ms
+        and pending.record == pending.identity
+        and record.properties.get(names.TIMER_OUT_MS) == str(pending.due_ms)
+    )

@@ -115,7 +115,7 @@ class Schedule:
 
     rhythm: Rhythm
     until_ms: int | None = None
-    """No run takes place after this time."""
+    """Time in ms since the epoch after which the schedule has no run."""
     runs: int | None = None
     """Number of runs."""
     missed: Missed = Missed.LATEST
@@ -147,8 +147,9 @@ class Schedule:
         """Decide about a message that is due at `due_ms`, after `run` runs.
 
         Runs at or before `dropped_up_to_ms` are not delivered. `is_limited`: at most MAX_MISSED_RUNS runs are left.
+        A due time after `until_ms` was requested by a change, so that the run is delivered, as the last one.
         """
-        if self._within(due_ms) is None or (self.runs is not None and run >= self.runs):
+        if self.runs is not None and run >= self.runs:
             return Plan(None, None, 1)
         end_ms = now_ms if self.until_ms is None else min(now_ms, self.until_ms)
         least_ms = due_ms
@@ -225,17 +226,11 @@ def first_run_ms(properties: Mapping[str, str], now_ms: int) -> int:
 
 def check_move(properties: Mapping[str, str], time_ms: int) -> None:
     """Raise IllegalMessageError if the next run of a repeating message is to be moved after its last permitted time."""
-    if is_after_end(properties, time_ms):
-        until = properties[names.DELAY_UNTIL_MS]
-        raise IllegalMessageError(
-            f"the run would be moved to {time_ms} ms, after {names.DELAY_UNTIL_MS}={until}: choose an earlier time"
-        )
-
-
-def is_after_end(properties: Mapping[str, str], time_ms: int) -> bool:
-    """Return whether a time is after the last permitted one of a repeating message. IllegalMessageError."""
     until_ms = schedule_of(properties).until_ms
-    return until_ms is not None and time_ms > until_ms
+    if until_ms is not None and time_ms > until_ms:
+        raise IllegalMessageError(
+            f"the run would be moved to {time_ms} ms, after {names.DELAY_UNTIL_MS}={until_ms}: choose an earlier time"
+        )
 
 
 def check_no_schedule(properties: Mapping[str, str], beside: str) -> None:
