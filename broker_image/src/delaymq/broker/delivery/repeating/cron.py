@@ -1,7 +1,7 @@
 """Times of a cron expression in a time zone.
 
-The library cronsim parses expressions and finds matching wall-clock times. It also knows time zones, but loses runs
-where clocks change by half an hour, so the rule of Debian's cron for changes of the clock is applied here:
+The library cronsim parses expressions. It also knows time zones, but loses runs where clocks change by half an hour, so
+the rule of Debian's cron for changes of the clock is applied here to the matching wall-clock times (`walls`):
 
 - Expressions with fixed seconds, minutes and hours, that is, none of these fields begins with `*`, run once for each
   matching wall-clock time. A time that does not exist runs at the change, and of one that occurs twice, the first
@@ -12,15 +12,14 @@ where clocks change by half an hour, so the rule of Debian's cron for changes of
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, tzinfo
 from functools import lru_cache
-from itertools import islice, takewhile
 from typing import Final
 from zoneinfo import ZoneInfo
 
 from cronsim import CronSim, CronSimError
 
+from delaymq.broker.delivery.repeating.walls import Walls
 from delaymq.message import names
 from delaymq.message.errors import IllegalMessageError
 
@@ -46,6 +45,8 @@ _SECOND: Final = timedelta(seconds=1)
 _MINUTE: Final = timedelta(minutes=1)
 _BETWEEN_CHANGES: Final = timedelta(days=7)
 """Changes of the clock are at least this far apart."""
+_NEAR: Final = timedelta(days=2)
+"""More than the largest change of the clock, and than the largest difference between two offsets of a zone."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -54,41 +55,30 @@ class Cron:
 
     def __init__(self, expression: str, zone: str = "UTC") -> None:
         """Parse an expression of 5 fields, or 6 with seconds first. IllegalMessageError names the wrong field."""
-        self.expression = expression
         self._zone = _zone_of(zone)
-        fields = _checked(expression)
-        self.least_gap_ms = 60_000 if len(fields) == 5 else 1_000
-        """Minimum time between two runs."""
-        timed = fields[:-3]
+        timed = _checked(expression)[:-3]
         self._is_fixed = not any(field.startswith("*") for field in timed)
+        self._walls = Walls(expression)
 
     def next_after(self, time_ms: int) -> int | None:
         """Return the first run after a time in ms since the epoch; None if there is none within some 50 years."""
         try:
-            time = _EPOCH + timedelta(seconds=time_ms // 1_000)
-            found = self._fixed(time) if self._is_fixed else self._any(time)
+            found = self._fixed(_time(time_ms)) if self._is_fixed else self._any(_time(time_ms))
         except (OverflowError, ValueError):
             return None  # beyond the year 9999
-        return None if found is None else (found - _EPOCH) // _SECOND * 1_000
+        return None if found is None else _ms(found)
 
-    def latest(self, first_ms: int, until_ms: int) -> int:
-        """Return the last run at or before `until_ms`; `first_ms` is an earlier run."""
-        latest_ms, low, high, window_ms = first_ms, first_ms, until_ms, self.least_gap_ms
-        while until_ms - window_ms > low:
-            found = self.next_after(until_ms - window_ms)
-            if found is not None and found <= until_ms:
-                latest_ms = low = found
-                break
-            high = until_ms - window_ms
-            window_ms *= 4
-        while low < high and latest_ms + self.least_gap_ms <= until_ms:
-            middle = (low + high) // 2
-            following = self.next_after(middle)
-            if following is not None and following <= until_ms:
-                latest_ms = low = following
-            else:
-                high = middle
-        return latest_ms
+    def oldest_of(self, first_ms: int, until_ms: int, count: int) -> int:
+        """Return the first of the last `count` runs up to `until_ms`, or the run `first_ms` if there are fewer.
+
+        Fixed times that a change of the clock skips count, although several of them may run once at the change.
+        """
+        try:
+            begin, end = _time(first_ms), _time(until_ms)
+            found = self._fixed_back(begin, end, count) if self._is_fixed else self._any_back(begin, end, count)
+        except (OverflowError, ValueError):
+            return first_ms
+        return first_ms if found is None else max(_ms(found), first_ms)
 
     def count(self, after_ms: int, until_ms: int, most: int) -> int:
         """Return the number of runs after a time and up to another one, at most `most`.
@@ -96,35 +86,27 @@ class Cron:
         Repeated and missing hours are not counted exactly.
         """
         try:
-            walls = [_local(_EPOCH + timedelta(milliseconds=each), self._zone) for each in (after_ms, until_ms)]
-            runs = takewhile(lambda wall: wall <= walls[1], self._walls(walls[0]))
-            return sum(1 for _ in islice(runs, most))
+            after, until = (_local(_time(each), self._zone) for each in (after_ms, until_ms))
+            return self._walls.back(until, most, after + _SECOND)[1]
         except (OverflowError, ValueError):
             return 0
 
-    def before(self, time_ms: int, count: int, least_ms: int) -> int:
-        """Return about the `count`th run before a time, or `least_ms` if that is later.
-
-        Repeated and missing hours are not counted exactly.
-        """
-        zone = self._zone
-        least = _local(_EPOCH + timedelta(milliseconds=least_ms), zone)
-        wall = _local(_EPOCH + timedelta(milliseconds=time_ms), zone)
-        try:
-            runs = CronSim(self.expression, wall, reverse=True)
-            for _ in range(count):
-                wall = next(runs)
-                if wall <= least:
-                    return least_ms
-        except (StopIteration, OverflowError, ValueError):
-            return least_ms
-        return max((_instant(wall, zone) - _EPOCH) // _SECOND * 1_000, least_ms)
-
-    def _walls(self, after: datetime) -> Iterator[datetime]:
-        """Yield the matching wall-clock times after one."""
-        return CronSim(self.expression, after)
-
     def _fixed(self, time: datetime) -> datetime | None:
+        zone = self._zone
+        match = self._walls.after(self._shown(time))
+        while match is not None:
+            run = _instant(match, zone)
+            if run > time:
+                return run
+            match = self._walls.after(match)
+        return None
+
+    def _fixed_back(self, begin: datetime, end: datetime, count: int) -> datetime | None:
+        match, found = self._walls.back(self._shown(end), count, _local(begin, self._zone))
+        return _instant(match, self._zone) if match is not None and found == count else None
+
+    def _shown(self, time: datetime) -> datetime:
+        """Return the latest wall-clock time that a clock has shown up to `time`."""
         zone = self._zone
         wall = _local(time, zone)
         if time.astimezone(zone).fold:
@@ -133,26 +115,40 @@ class Cron:
             while _is_repeated(wall, zone):
                 wall += _MINUTE
             wall -= _SECOND
-        for match in self._walls(wall):
-            run = _instant(match, zone)
-            if run > time:
-                return run
-        return None
+        return wall
 
     def _any(self, time: datetime) -> datetime | None:
         zone = self._zone
         offset = _offset(time, zone)
-        wall = (time + offset).replace(tzinfo=None)
-        while True:
-            match = next(self._walls(wall), None)
-            if match is None:
-                return None
+        match = self._walls.after(_shifted(time, offset))
+        while match is not None:
             run = match.replace(tzinfo=UTC) - offset
-            change = _first_change(time, run, zone)
+            change = _first_change(time, min(run, time + _NEAR), zone)
+            if change is not None:
+                time, offset = change, _offset(change, zone)
+                match = self._walls.after(_shifted(change, offset) - _SECOND)
+            elif run - time > _NEAR:
+                # A change that is neither near `time` nor near the match neither repeats nor skips a match.
+                time = run - _NEAR
+                offset = _offset(time, zone)
+            else:
+                return run
+        return None
+
+    def _any_back(self, begin: datetime, end: datetime, count: int) -> datetime | None:
+        zone = self._zone
+        while end >= begin:
+            offset = _offset(end, zone)
+            wall = _shifted(end, offset)
+            match, found = self._walls.back(wall, count, _shifted(begin, offset))
+            run = match.replace(tzinfo=UTC) - offset if match is not None and found == count else None
+            change = _last_change(begin if run is None else run, end, zone)
             if change is None:
                 return run
-            time, offset = change, _offset(change, zone)
-            wall = (change + offset - _SECOND).replace(tzinfo=None)
+            # The offset holds since the change.
+            count -= self._walls.back(wall, count, _shifted(change, offset))[1]
+            end = change - _SECOND
+        return None
 
 
 @lru_cache(maxsize=1_024)
@@ -222,6 +218,20 @@ def _unknown_zone(name: str) -> IllegalMessageError:
     )
 
 
+def _time(time_ms: int) -> datetime:
+    """Return a time without its fraction of a second. OverflowError beyond the year 9999."""
+    return _EPOCH + timedelta(seconds=time_ms // 1_000)
+
+
+def _ms(time: datetime) -> int:
+    return (time - _EPOCH) // _SECOND * 1_000
+
+
+def _shifted(time: datetime, offset: timedelta) -> datetime:
+    """Return what a clock with an offset shows."""
+    return (time + offset).replace(tzinfo=None)
+
+
 def _offset(time: datetime, zone: tzinfo) -> timedelta:
     return time.astimezone(zone).utcoffset() or timedelta()
 
@@ -248,19 +258,36 @@ def _instant(wall: datetime, zone: tzinfo) -> datetime:
 
 def _first_change(begin: datetime, end: datetime, zone: tzinfo) -> datetime | None:
     """Return the first time after `begin`, and at or before `end`, at which the offset of a zone changes."""
-    if zone is UTC or end <= begin:
-        return None
-    low, offset = begin, _offset(begin, zone)
-    while low < end:
+    low = begin
+    while zone is not UTC and low < end:
         high = min(low + _BETWEEN_CHANGES, end)
-        if _offset(high, zone) != offset:
-            while high - low > _SECOND:
-                middle = low + (high - low) // 2
-                middle -= timedelta(microseconds=middle.microsecond)
-                if _offset(middle, zone) == offset:
-                    low = max(middle, low)
-                else:
-                    high = middle
-            return high
+        if (change := _change(low, high, zone)) is not None:
+            return change
         low = high
     return None
+
+
+def _last_change(begin: datetime, end: datetime, zone: tzinfo) -> datetime | None:
+    """Return the last time after `begin`, and at or before `end`, at which the offset of a zone changes."""
+    high = end
+    while zone is not UTC and begin < high:
+        low = max(high - _BETWEEN_CHANGES, begin)
+        if (change := _change(low, high, zone)) is not None:
+            return change
+        high = low
+    return None
+
+
+def _change(low: datetime, high: datetime, zone: tzinfo) -> datetime | None:
+    """Return the time after `low`, and at or before `high`, at which the offset changes; it changes at most once."""
+    offset = _offset(low, zone)
+    if _offset(high, zone) == offset:
+        return None
+    while high - low > _SECOND:
+        middle = low + (high - low) // 2
+        middle -= timedelta(microseconds=middle.microsecond)
+        if _offset(middle, zone) == offset:
+            low = max(middle, low)
+        else:
+            high = middle
+    return high

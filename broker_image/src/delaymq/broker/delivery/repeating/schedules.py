@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -19,7 +18,7 @@ MAX_MISSED_RUNS: Final = 1_000
 LATE_MS: Final = 60_000
 """With DELAY_MISSED=none, the lateness above which a run is skipped, unless DELAY_EXPIRE_MS states another one."""
 _COUNTED: Final = 100
-"""Skipped runs of one decision that are counted: 0.5 ms."""
+"""Skipped runs of one decision that are counted."""
 _NUMBER: Final = re.compile(r"[0-9]{1,15}\Z", re.ASCII)
 
 
@@ -80,22 +79,13 @@ class ByCron:
         return cron_of(self.expression, self.zone).next_after(after_ms)
 
     def latest(self, first_ms: int, until_ms: int) -> int:
-        return cron_of(self.expression, self.zone).latest(first_ms, until_ms)
+        return self.oldest_of(first_ms, until_ms, 1)
 
     def count(self, base_ms: int, until_ms: int, most: int) -> int:
         return cron_of(self.expression, self.zone).count(base_ms, until_ms, most)
 
     def oldest_of(self, first_ms: int, until_ms: int, count: int) -> int:
-        cron = cron_of(self.expression, self.zone)
-        if until_ms - first_ms < count * cron.least_gap_ms:
-            return first_ms
-        least_ms = cron.before(until_ms + 1_000, count, first_ms)
-        times: deque[int] = deque(maxlen=count)
-        time_ms: int | None = least_ms - 1
-        while time_ms is not None and (time_ms := cron.next_after(time_ms)) is not None and time_ms <= until_ms:
-            times.append(time_ms)
-        is_all = not times or (least_ms == first_ms and len(times) < count)
-        return first_ms if is_all else max(times[0], first_ms)
+        return cron_of(self.expression, self.zone).oldest_of(first_ms, until_ms, count)
 
 
 class Plan(NamedTuple):
