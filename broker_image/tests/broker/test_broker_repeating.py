@@ -14,6 +14,7 @@ from delaymq.message import names
 from delaymq.message.timed_marks import parse_own_due
 from delaymq.protocol.batch import BatchMessage, encode_batch
 from delaymq.protocol.codes import RequestCode
+from delaymq.protocol.command import Response
 from delaymq.store.layout import MANAGED_VERSION
 from delaymq.store.model import again
 from delaymq.store.tools.verify import verify
@@ -339,6 +340,19 @@ def test_message_of_a_batch_repeats(harness: Harness) -> None:
     hand_over(harness, MINUTE_MS)
     hand_over(harness, MINUTE_MS)
     assert numbers(harness) == [1, 2]
+
+
+@pytest.mark.parametrize("more", [0, 200])
+def test_batch_with_too_many_repeating_messages_is_rejected(harness: Harness, more: int) -> None:
+    def answer(count: int) -> Response:
+        repeating = f"DELAY_EVERY_MS\1{MINUTE_MS}".encode()
+        batch = [BatchMessage(0, b"m", repeating)] * count + [BatchMessage(0, b"m", b"")] * more
+        return harness.answer(RequestCode.SEND_BATCH_MESSAGE, send_fields("Orders") | {"m": True}, encode_batch(batch))
+
+    assert answer(16).code == SUCCESS
+    rejected = answer(17)
+    assert (rejected.code, "more than 16 repeating messages" in str(rejected.remark)) == (ILLEGAL, True)
+    assert harness.broker.delivery.pending_total() == 16
 
 
 def test_commit_applies_the_schedule_from_then(open_transacting: Callable[..., Transacting]) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from delaymq.broker.delivery.delay_rewrite import strip_own
 from delaymq.broker.delivery.settings.limits import NOTHING
+from delaymq.broker.delivery.timed.requests import is_repeating
 from delaymq.broker.requests.errors import message_illegal, store_refusal, topic_missing
 from delaymq.broker.sending.admission import admit_batched, check_copies, check_limits
 from delaymq.broker.statistics.put_times import SLOW_S
@@ -30,6 +31,8 @@ slices."""
 MAX_BATCHED: Final = 31_650
 """Maximum number of messages in a batch. The response contains an id of 33 characters for each, and clients accept
 headers of up to 1 MiB."""
+MAX_REPEATING: Final = 16
+"""Maximum number of repeating messages in a batch. Expression and time zone of each may take 2 ms."""
 _OTHER_FIELDS_BYTES: Final = 4_096
 _new = tuple.__new__
 
@@ -62,6 +65,8 @@ class Batch:
         self._first_offset = 0
         self._delayed = NOTHING
         """Delayed messages of the batch that have been checked against the limits of their topic and account."""
+        self._repeating = 0
+        """Repeating messages of the batch that have been checked."""
         self._is_checked = False
         """Whether all messages of the batch have been checked."""
         self.end = 0
@@ -88,10 +93,19 @@ class Batch:
             record = _new(NewRecord, fields)  # faster than NewRecord(…)
             if statement is not None:
                 if not self._is_checked:
+                    self._count_repeating(properties)
                     self._delayed = check_limits(broker, record, self.topic, account, self._delayed)
                 check_copies(broker, record, self.topic)
             records.append(record)
         return records
+
+    def _count_repeating(self, properties: dict[str, str]) -> None:
+        self._repeating += is_repeating(properties)
+        if self._repeating > MAX_REPEATING:
+            raise message_illegal(
+                f"the batch has more than {MAX_REPEATING} repeating messages: send them individually, or in smaller"
+                " batches"
+            )
 
     def check(self, messages: list[BatchMessage]) -> int:
         """Return the bytes that some messages will occupy in the log. Raises RequestError if one cannot be stored."""
