@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
 import pytest
+from delaymq.broker.delivery.repeating.copies import run_id
 from delaymq.broker.delivery.repeating.cron import cron_of
 from delaymq.broker.opening import open_broker
 from delaymq.message import names
+from delaymq.message.record import Record
 from delaymq.message.timed_marks import parse_own_due
 from delaymq.protocol.batch import BatchMessage, encode_batch
 from delaymq.protocol.codes import RequestCode
@@ -311,6 +313,59 @@ def test_runs_are_counted_although_many_messages_have_the_id_as_a_key(harness: H
     assert numbers(harness) == [*range(1, 15)]
     assert harness.broker.delivery.counters.failed == 0
     assert act(harness, "cancel", DELAY_KEY="k").code == SUCCESS
+
+
+def test_messages_with_the_id_as_a_key_do_not_make_a_run_expensive(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(8):
+        repeat(harness, f"m{number}", UNIQ_KEY="victim", **EVERY)
+    hand_over(harness, MINUTE_MS)
+    batch = [BatchMessage(0, b"", b"KEYS\1victim")] * 2_000
+    fields = send_fields("Orders") | {"m": True}
+    assert harness.answer(RequestCode.SEND_BATCH_MESSAGE, fields, encode_batch(batch)).code == SUCCESS
+    kill(harness)
+    lookup, read = harness.broker.delivery.lookup, 0
+    found = lookup.records
+
+    def counted(topic: str, key: str) -> Iterator[Record]:
+        nonlocal read
+        for record in found(topic, key):
+            read += 1
+            yield record
+
+    monkeypatch.setattr(lookup, "records", counted)
+    hand_over(harness, MINUTE_MS)
+    assert 8 * 32 < read < 8 * 50
+    assert sorted(numbers(harness)) == [1] * 8 + [2] * 8
+
+
+def test_messages_with_the_ids_of_runs_as_keys_are_bounded(harness: Harness) -> None:
+    repeat(harness, **EVERY)
+    hand_over(harness, MINUTE_MS)
+    [identity] = [record.physical_offset for record in records(harness, names.TIMER_TOPIC)]
+    for key, count in (("id-m", 40), (run_id("id-m", identity, 3), 1_100)):
+        batch = [BatchMessage(0, b"", b"KEYS\1" + key.encode())] * count
+        fields = send_fields("Orders") | {"m": True}
+        assert harness.answer(RequestCode.SEND_BATCH_MESSAGE, fields, encode_batch(batch)).code == SUCCESS
+    kill(harness)
+    harness.clock.advance(MINUTE_MS)
+    harness.broker.hand_over(harness.clock(), 64)
+    assert numbers(harness) == [1]
+    assert harness.broker.delivery.counters.failed == 1
+    assert harness.broker.delivery.pending_total() == 1
+
+
+def test_step_ends_early_if_runs_take_long(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("delaymq.broker.delivery.hand_over._LONGEST_STEP_S", 0.0)
+    for number in range(5):
+        repeat(harness, f"m{number}", **EVERY)
+    harness.clock.advance(MINUTE_MS)
+    for done in range(1, 6):
+        assert harness.broker.hand_over(harness.clock(), 64) == 1
+        assert len(runs(harness)) == done
+    assert {run.record.body for run in runs(harness)} == {f"m{number}".encode() for number in range(5)}
+    assert harness.broker.hand_over(harness.clock(), 64) == 0
 
 
 def test_new_time_zone_database_does_not_move_an_announced_run(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Mapping
+from time import perf_counter
 from typing import TypeAlias
 
 from delaymq.broker.delivery.copies import (
@@ -42,6 +43,8 @@ _STORE_WIDE = (StoreFullError, StoreClosedError, StoreFailedError, SegmentCreate
 """Errors after which no message can be delivered: the whole schedule pauses, and no message counts as failed."""
 _UNFLUSHED_WAIT_MS = 10
 """Interval between checks whether a record that carries a message forward is on disk."""
+_LONGEST_STEP_S = 0.02
+"""Time in s after which a step ends, although its budget is not used up. Repeating messages may take milliseconds."""
 _NO_HOST = bytes(IPV4_HOST_BYTES)
 
 _logger = logging.getLogger(__name__)
@@ -177,14 +180,18 @@ class HandOver:
             return 0
         self.running = True
         try:
+            end_s = perf_counter() + _LONGEST_STEP_S
             for number, batch in enumerate(batches):
                 try:
-                    self._hand_over_batch(batch, now_ms)
+                    done = self._hand_over_batch(batch, now_ms, end_s)
                 except _StoppedError as stopped:
                     self._give_back([batch[stopped.position :], *batches[number + 1 :]], now_ms)
                     self._pause(stopped.reason, now_ms)
                     return handed_over + stopped.position
-                handed_over += len(batch)
+                handed_over += done
+                if done < len(batch):
+                    self._give_back([batch[done:], *batches[number + 1 :]], now_ms)
+                    break
         finally:
             self.running = False
             self._settle_delivered()
@@ -224,8 +231,8 @@ class HandOver:
         self._store.fail(reason)
         self.paused = True
 
-    def _hand_over_batch(self, batch: list[Entry], now_ms: int) -> None:
-        """Deliver the entries of a batch in order, plain copies in runs. Raises _StoppedError."""
+    def _hand_over_batch(self, batch: list[Entry], now_ms: int, end_s: float) -> int:
+        """Deliver entries in order, plain copies in runs, until about `end_s`; return their number. _StoppedError."""
         waiting: list[_Plain] = []
         copies: list[NewRecord] = []
         taken, key_of, read = self._timeline.taken, self._timeline.partitions.key, self._store.read_bytes
@@ -253,6 +260,8 @@ class HandOver:
                     self._hand_over_unusual(entry, pending, now_ms)
                 except Exception as error:
                     self._failed(batch, position, error, now_ms)
+                if perf_counter() >= end_s:
+                    return position + 1
                 continue
             copy, queue_offset = plain
             if settled is not None and (queue_offset < settled.low or queue_offset in settled.above):
@@ -261,6 +270,7 @@ class HandOver:
             copies.append(copy)
             waiting.append((position, pending, topic, level, queue_offset))
         self._append_plain(batch, waiting, copies, now_ms)
+        return len(batch)
 
     def _append_plain(self, batch: list[Entry], waiting: list[_Plain], copies: list[NewRecord], now_ms: int) -> None:
         """Append plain copies and empty both lists. Raises _StoppedError."""
