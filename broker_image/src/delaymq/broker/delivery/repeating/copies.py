@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from hashlib import sha256
 from typing import Final
 
 from delaymq.broker.delivery.copies import mark_alone
 from delaymq.message import names
 from delaymq.message.record import Record
+from delaymq.message.run_ids import run_id
 from delaymq.message.timed_marks import RUN, TimedMark, TimedMarkKind
 from delaymq.schedule.timeline import Pending
 from delaymq.store.model import NewRecord, again
@@ -64,12 +64,3 @@ def _mark(
         next_due_ms=next_ms,
         details=details,
     )
-
-
-def run_id(schedule_id: str, identity: int, run: int) -> str:
-    """Return the unique id of a run: always the same for the same run, in the layout of RocketMQ's clients.
-
-    They search for a message from the time in its id on, in ms since the start of the month. The id states the start.
-    """
-    digest = sha256(f"{schedule_id}:{identity}:{run}".encode("utf-8", "surrogateescape")).hexdigest().upper()
-    return f"{digest[:20]}{0:08X}{digest[20:24]}"

@@ -6,11 +6,11 @@ from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple, Protocol
 
-from delaymq.broker.delivery.repeating.copies import run_id
 from delaymq.broker.delivery.timed.replay import own_due, own_mark
 from delaymq.message import names
 from delaymq.message.errors import KeysUnknownError, NewerFormError
 from delaymq.message.record import Record
+from delaymq.message.run_ids import run_id
 from delaymq.message.timed_marks import TimedMark
 
 _REMEMBERED: Final = 4_096
