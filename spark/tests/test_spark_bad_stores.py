@@ -82,7 +82,7 @@ def put_foreign_file_beside(work: Workload) -> tuple[Path, int]:
 def claim_newer_format(work: Workload) -> tuple[Path, int]:
     """Write the format version of a later release."""
     file = work.path / "delaymq/state.json"
-    file.write_text(json.dumps({**json.loads(file.read_text()), "formatVersion": 3, "minimumReader": 3}))
+    file.write_text(json.dumps({**json.loads(file.read_text()), "formatVersion": 5, "minimumReader": 5}))
     return file, 0
 
 
@@ -136,7 +136,7 @@ def test_newer_store_format_readable_by_this_version_is_read(
     spark: SparkSession, work: Workload, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = work.path / "delaymq/state.json"
-    file.write_text(json.dumps({**json.loads(file.read_text()), "formatVersion": 2, "minimumReader": 1}))
+    file.write_text(json.dumps({**json.loads(file.read_text()), "formatVersion": 5, "minimumReader": 1}))
     code, summary, _ = analyse(work, capsys)
     assert (code, summary["complete"], summary["totals"]["messages"]) == (0, True, MESSAGES)
 

@@ -141,9 +141,9 @@ def test_inconsistent_segments_are_rejected(broker: FakeBroker, change: object) 
 
 def test_store_that_requires_a_newer_program_is_reported(broker: FakeBroker) -> None:
     assert list_segments(broker.url).skipped == ()
-    broker.minimum_reader = 3
+    broker.minimum_reader = 5
     (told,) = list_segments(broker.url).skipped
-    assert str(told).startswith(f"{broker.url}/api/v1/store, byte 0: 0 bytes skipped: the store has format version 3, ")
+    assert str(told).startswith(f"{broker.url}/api/v1/store, byte 0: 0 bytes skipped: the store has format version 5, ")
 
 
 @pytest.mark.parametrize("number", ["1e999", str(1 << 70), "-Infinity"])

@@ -305,7 +305,7 @@ def test_skipped_parts_have_file_position_length_and_reason(tmp_path: Path) -> N
     ]
     assert [each.reason.split(":")[0] for each in told if each.offset < 0] == [
         "its name is not that of a segment",
-        "the store has format version 7, but this program supports 2",
+        "the store has format version 7, but this program supports 4",
     ]
     assert str(told[2]).startswith(f"{files[0]}, byte {2 * size} (offset {2 * size}): {size} bytes skipped: size -1")
 

@@ -20,7 +20,8 @@ COLUMNS = (
     "topic", "queue_id", "queue_offset", "physical_offset", "segment", "size", "store_time", "born_time", "sys_flag",
     "reconsume_times", "body_bytes", "body_crc", "kind", "real_topic", "real_queue_id", "delay_level", "due_time",
     "keys", "unique_key", "mark", "origin_queue_id", "origin_offset", "timer_record", "timer_out_ms", "recalled_key",
-    "identity", "mark_identity", "mark_due_time", "next_due_time", "delay_group", "half_offset",
+    "identity", "mark_identity", "mark_due_time", "next_due_time", "delay_group", "run", "schedule_id",
+    "half_offset",
 )  # fmt: skip
 _LEVELS = DelayLevels.parse(DEFAULT_LEVELS)
 
@@ -61,6 +62,8 @@ def _row(record: Record, segment: int) -> tuple[object, ...]:
         timed.mark_identity, _time(timed.mark_due_ms),
         _time(timed.next_due_ms),
         timed.group,
+        timed.run,
+        properties.get(names.DELAY_SCHEDULE_ID),
         int(record.body) if record.topic == names.OP_HALF_TOPIC else None,
     )  # fmt: skip
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from hashlib import sha256
 
 from delaymq.message import names
 from delaymq.message.errors import NewerFormError
@@ -35,6 +36,8 @@ class TimedFacts:
     topic: str | None = None
     """Real topic."""
     group: str | None = None
+    run: int | None = None
+    """Number of the run that a mark states, or of the last one before a record of the timer topic."""
 
 
 def timed_facts(record: Record) -> TimedFacts:
@@ -55,12 +58,14 @@ def timed_facts(record: Record) -> TimedFacts:
     named = _identity_elsewhere(due_text) if due is None else None
     if mark is not None:
         facts.mark, facts.mark_due_ms, facts.next_due_ms = mark.kind.value, mark.due_ms, mark.next_due_ms
+        facts.run = mark.run
         if mark.queue is None:
             facts.mark_identity = mark.identity
         else:
             facts.queue = min(mark.queue[0], (1 << 31) - 1), mark.queue[1]
     else:
         facts.mark_identity = _hint(mark_text)
+        facts.run = _run_by_id(properties, facts.mark_identity)
     if record.topic == names.SCHEDULE_TOPIC and due is not None:
         facts.due_ms = due.due_ms
     if record.topic != names.TIMER_TOPIC:
@@ -68,6 +73,7 @@ def timed_facts(record: Record) -> TimedFacts:
             facts.mark_identity = named
         return facts
     facts.due_ms = facts.timer_out_ms if due is None else due.due_ms
+    facts.run = None if due is None else due.run
     facts.identity = place
     if due is not None and due.replaced is not None:
         facts.mark, facts.mark_identity, facts.mark_due_ms = "cancelled", due.replaced, due.replaced_due_ms
@@ -116,6 +122,16 @@ def _identity_elsewhere(text: str) -> int | None:
     except NewerFormError:
         return None
     return None if due is None else due.identity
+
+
+def _run_by_id(properties: dict[str, str], identity: int | None) -> int | None:
+    """Return the number of the run of a message that a copy with a damaged mark delivers, by its unique id."""
+    text = properties.get(names.DELAY_RUN, "")
+    if identity is None or not (text.isascii() and text.isdigit() and len(text) <= 18):
+        return None
+    named = f"{properties.get(names.DELAY_SCHEDULE_ID, '')}:{identity}:{int(text)}"
+    digest = sha256(named.encode()).hexdigest().upper()
+    return int(text) if properties.get(names.UNIQUE_KEY) == digest[:20] + "0" * 8 + digest[20:24] else None
 
 
 def _hint(text: str) -> int | None:

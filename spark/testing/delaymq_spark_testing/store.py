@@ -118,6 +118,8 @@ def expected_row(record: Record, segment: int) -> dict[str, Any]:
         "mark_identity": timed.mark_identity,
         "mark_due_time": None if timed.mark_due_ms is None else _time(timed.mark_due_ms),
         "next_due_time": None if timed.next_due_ms is None else _time(timed.next_due_ms),
+        "run": timed.run,
+        "schedule_id": properties.get(names.DELAY_SCHEDULE_ID),
         "half_offset": int(record.body) if record.topic == names.OP_HALF_TOPIC and record.body.isdigit() else None,
         "crc_ok": crc32(record.body) & 0x7FFFFFFF == record.body_crc,
         "properties": properties,

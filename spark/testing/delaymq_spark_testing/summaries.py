@@ -82,7 +82,7 @@ def full_summary(
         "pendingByTopic": [{"topic": each, "pending": 15, "due": {"1m": 1, "10m": 2, "1h": 3, "1d": 4, "more": 5}}
                            for each in names],
         "offenders": [{"broken": "early", "level": levels[-1 - n % 2], "topic": each, "queueOffset": 5,
-                       "physicalOffset": 9, "dueTime": None, "latenessMs": None, "copies": 0}
+                       "physicalOffset": 9, "dueTime": None, "latenessMs": None, "copies": 0, "run": None}
                       for n, each in enumerate(names)],
     }  # fmt: skip
     found["traffic"] |= {

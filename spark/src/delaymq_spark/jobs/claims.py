@@ -31,12 +31,12 @@ RESCHEDULED: Final = "rescheduled"
 _ORIGIN_COLUMNS: Final = (
     "queue_id", "queue_offset", "physical_offset", "segment", "size", "store_time", "kind", "reconsume_times",
     "body_crc", "real_topic", "real_queue_id", "delay_level", "due_time", "timer_record", "timer_out_ms", "identity",
-    "delay_group",
+    "delay_group", "run",
 )  # fmt: skip
 _CLAIM_COLUMNS: Final = (
     "topic", "queue_id", "reconsume_times", "body_crc", "delay_level", "store_time", "physical_offset", "mark",
-    "origin_queue_id", "origin_offset", "timer_out_ms", "mark_identity", "mark_due_time", "next_due_time", "segment",
-    "size",
+    "origin_queue_id", "origin_offset", "timer_out_ms", "mark_identity", "mark_due_time", "next_due_time", "run",
+    "segment", "size",
 )  # fmt: skip
 _KEYS: Final = (("match_key", pa.string()), ("route", pa.int64()))
 ORIGINS: Final = pa.schema([*((name, TYPES[name][1]) for name in _ORIGIN_COLUMNS), *_KEYS])
@@ -60,7 +60,9 @@ CHANGES: Final = pa.schema(
 _OF_GROUPS: Final = tuple(map(str, (GroupMarkKind.CANCELLED, GroupMarkKind.MOVED, GroupMarkKind.FIRED)))
 _MULTIPLIER: Final = np.uint64(0x9E3779B97F4A7C15)
 """2^64 divided by the golden ratio (Fibonacci hashing)."""
-_FOUND: Final = ("elsewhere", "removable", "mark", "store_time", "physical_offset", "segment", "size")
+_FOUND: Final = (
+    "elsewhere", "removable", "mark", "store_time", "physical_offset", "segment", "size", "timer_out_ms",
+)  # fmt: skip
 
 
 def origins_of(rows: pa.Table) -> pa.Table:
@@ -99,7 +101,10 @@ def claims_of(rows: pa.Table, removable: Mask) -> pa.Table:
 
     A record that names a timed message has two rows, because the message's record may lack an identity of its own.
     """
-    key = _match_key(rows)
+    # The copy of a run has a unique key of its own.
+    is_run = pc.and_(pc.is_valid(rows["run"]), pc.is_null(rows["timer_record"]))
+    of_schedule = pc.if_else(is_run, rows["schedule_id"], pa.scalar(None, pa.string()))
+    key = pc.coalesce(pc.binary_join_element_wise("k", of_schedule, ""), _match_key(rows))
     elsewhere = pc.is_in(rows["topic"], pa.array([MARKS_TOPIC, SCHEDULE_DLQ_TOPIC, TIMER_TOPIC, SCHEDULE_TOPIC]))
     no_route = pa.nulls(rows.num_rows, pa.int64())
     columns = [*(rows[name] for name in _CLAIM_COLUMNS), key, no_route, elsewhere, pa.array(removable)]

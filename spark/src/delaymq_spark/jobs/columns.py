@@ -24,7 +24,7 @@ _DELAYED: Final = (
     "topic", "queue_id", "queue_offset", "physical_offset", "segment", "size", "store_time", "born_time", "sys_flag",
     "reconsume_times", "body_bytes", "kind", "real_topic", "real_queue_id", "delay_level", "due_time", "unique_key",
     "origin_queue_id", "origin_offset", "body_crc", "mark", "timer_record", "timer_out_ms", "recalled_key",
-    "identity", "mark_identity", "mark_due_time", "next_due_time", "delay_group",
+    "identity", "mark_identity", "mark_due_time", "next_due_time", "delay_group", "run", "schedule_id",
 )  # fmt: skip
 _TRAFFIC: Final = ("sys_flag", "queue_id", "reconsume_times", "body_bytes", "kind", "keys")
 OF_SECTION: Final[Mapping[str, tuple[str, ...]]] = {

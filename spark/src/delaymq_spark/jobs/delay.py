@@ -54,25 +54,40 @@ first, and later ones to `more`."""
 DUE_IN: Final = (*HORIZONS_MS, "more")
 COMING: Final = Sums(name="coming", keys={"topic": pa.string()}, adds=("pending", *DUE_IN))
 MOST_PENDING_FIRST: Final = (("pending", "descending"), ("topic", "ascending"))
-OFFENDERS: Final = ("broken", "level", "topic", "queue_offset", "physical_offset", "due_time", "lateness_ms", "copies")
+OFFENDERS: Final = (
+    "broken",
+    "level",
+    "topic",
+    "queue_offset",
+    "physical_offset",
+    "due_time",
+    "lateness_ms",
+    "copies",
+    "run",
+)
 WORST_FIRST: Final = (("rank", "ascending"), ("lateness_ms", "ascending"), ("physical_offset", "ascending"))
 
 
-def rows_of(settled: pa.Table) -> pa.Table:
-    """Return one row per delayed message of `settlements.settle`.
+def rows_of(settled: pa.Table, runs: pa.Table) -> pa.Table:
+    """Return one row per delayed message of `settlements.settle`, and one per run of a repeating message. A message
+    that has ended with its last run has no other row.
 
     Columns: level (null for a timed message), topic (the real one), queue_id (of the schedule or timer topic),
     queue_offset, physical_offset, segment, size, store_time, due_time, copy_time, copy_offset, copies, outcome,
-    identity (of a timed message), lateness_ms (null unless delivered), hour (of due_time).
+    identity (of a timed message), run (number of the run; null in other rows), lateness_ms (null
+    unless delivered), hour (of due_time).
     """
-    settled = where(settled, mask_of(settled["holds"]))
+    messages = where(settled, mask_of(settled["holds"]))
+    at = settled.column_names.index("run")
+    messages = messages.set_column(at, "run", pa.nulls(messages.num_rows, pa.int64()))
+    settled = pa.concat_tables([messages, runs])
     level = pc.coalesce(settled["delay_level"], pc.add(settled["queue_id"], pa.scalar(1, pa.int32())))
     level = pc.if_else(pc.is_null(settled["timer_record"]), level, pa.scalar(None, pa.int32()))
     late = pc.subtract(milliseconds(settled["copy_time"]), milliseconds(settled["due_time"]))
     late = pc.if_else(pc.equal(settled["outcome"], DELIVERED), late, pa.scalar(None, pa.int64()))
     same = (
         "queue_id", "queue_offset", "physical_offset", "segment", "size", "store_time", "due_time", "copy_time",
-        "copy_offset", "copies", "outcome", "identity",
+        "copy_offset", "copies", "outcome", "identity", "run",
     )  # fmt: skip
     columns = [level, settled["real_topic"], *(settled[name] for name in same), late, hour_of(settled["due_time"])]
     return pa.table(columns, names=["level", "topic", *same, "lateness_ms", "hour"])

@@ -33,6 +33,8 @@ class Settled:
     """
     proofs: pa.Table
     """Removable records that settle one: `segment`, `origin_segment`, `messages` (1 each), `bytes`."""
+    runs: pa.Table
+    """Runs of repeating messages, in addition to the messages: the columns of `origins`."""
 
 
 def settle(
@@ -49,10 +51,11 @@ def settle(
     if not timed.any():
         return _settle_levels(origins, claims, delay_offsets)
     levels = _settle_levels(where(origins, ~timed), claims, delay_offsets)
-    known, proofs = timed_settlements.settle(where(origins, timed), claims, changes)
+    known, proofs, runs = timed_settlements.settle(where(origins, timed), claims, changes)
     return Settled(
         pa.concat_tables([levels.origins, known.select(levels.origins.column_names)]),
         pa.concat_tables([levels.proofs, proofs.select(levels.proofs.column_names)]),
+        runs.select(levels.origins.column_names),
     )
 
 
@@ -75,7 +78,7 @@ def _settle_levels(origins: pa.Table, claims: pa.Table, delay_offsets: Mapping[i
             "bytes": removable["size"].cast(pa.int64()),
         }
     )
-    return Settled(known, proofs)
+    return Settled(known, proofs, known.slice(0, 0))
 
 
 def _marked(origins: pa.Table, named: pa.Table) -> pa.Table:

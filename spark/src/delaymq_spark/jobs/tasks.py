@@ -252,7 +252,7 @@ def _of_delays(
         yield "compaction", compaction.of_delayed(settled.origins)
         yield "proofs", PROOFS.of(settled.proofs)
     if "delay" in task_options.sections:
-        delayed = delay.rows_of(settled.origins)
+        delayed = delay.rows_of(settled.origins, settled.runs)
         if task_options.out is not None and (delayed.num_rows or number == 0):
             write_part(task_options.out, "delay", number, delayed)
         yield "fates", delay.fates(delayed)

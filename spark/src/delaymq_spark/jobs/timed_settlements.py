@@ -3,6 +3,9 @@
 Marks of DelayMQ name the identity of the message, which is the physical offset of its first record. They need no
 comparison with that record. The newest statement about an identity decides, and an end is final. A copy without a
 valid mark must be equal to the message: it was made by RocketMQ 5, or its mark is damaged.
+
+A repeating message is pending until its end, and each of its runs is a delivery: a row of its own, without a record of
+its own (docs/decisions/0061-repeat-messages-by-marks-of-their-copies.md).
 """
 
 from __future__ import annotations
@@ -28,6 +31,8 @@ from delaymq_spark.jobs.claims import (
 from delaymq_spark.jobs.columns import TIME, Integers, Mask, integers, mask_of, where
 
 _MOST: Final = np.iinfo(np.int64).max
+_MAX_MS: Final = _MOST // 1_000_000
+"""Larger times are none: they cannot be shown."""
 _EQUAL: Final = ("reconsume_times", "timer_out_ms", "body_crc")
 """What an unmarked copy has in common with its message, in addition to topic, queue and match key."""
 
@@ -41,6 +46,8 @@ class _Messages:
     """Index of the message of each origin."""
     holder: Integers
     """Index of the origin that holds each message: its newest record. -1: its records are no longer in the log."""
+    repeats: Mask
+    """Whether each message repeats, according to its records and runs."""
 
     def index_of(self, identities: Integers) -> Integers:
         """Return the index of each identity; -1 if no record holds such a message."""
@@ -51,18 +58,24 @@ class _Messages:
         return np.where(there, at, -1)
 
 
-def settle(origins: pa.Table, claims: pa.Table, changes: pa.Table) -> tuple[pa.Table, pa.Table]:
-    """Return `origins` and `proofs` of `settlements.Settled` for records of the timer topic, in order of the log."""
+def settle(origins: pa.Table, claims: pa.Table, changes: pa.Table) -> tuple[pa.Table, pa.Table, pa.Table]:
+    """Return `origins`, `proofs` and `runs` of `settlements.Settled` for records of the timer topic, in order of the
+    log.
+    """
     is_copied = mask_of(pc.equal(origins["timer_record"], "rolled")) & ~_names_itself(origins)
     is_copied |= mask_of(pc.equal(origins["timer_record"], "recall"))
     messages = _messages(origins, is_copied)
-    taken = _taken_over(origins, messages, where(claims, mask_of(pc.equal(claims["mark"], CARRIED))))
-    pairs = _pairs(origins, messages, taken, where(claims, ~mask_of(pc.equal(claims["mark"], CARRIED))))
+    is_carried = mask_of(pc.equal(claims["mark"], CARRIED))
+    # Records that carry messages with a delay level name no timed message.
+    names_one = mask_of(pc.is_valid(claims["mark_identity"]))
+    taken = _taken_over(origins, messages, where(claims, is_carried & names_one))
+    pairs = _pairs(origins, messages, taken, where(claims, ~is_carried))
     if changes.num_rows:
         pairs = pa.concat_tables([pairs, _of_groups(origins, messages, changes)]).sort_by("physical_offset")
         pairs = pairs.combine_chunks()
     known = _with_outcome(origins, is_copied, messages, taken, pairs)
-    return known, _proofs(where(origins, ~is_copied), messages.of_record[~is_copied], pairs)
+    proofs = _proofs(where(origins, ~is_copied), messages.of_record[~is_copied], pairs)
+    return known, proofs, _runs(known, messages, taken, pairs)
 
 
 def _names_itself(origins: pa.Table) -> Mask:
@@ -77,7 +90,9 @@ def _messages(origins: pa.Table, is_copied: Mask) -> _Messages:
     rows = np.flatnonzero(~is_copied)
     # In order of the log: the last assignment counts.
     holder[of_record[rows]] = rows
-    return _Messages(identity, of_record, holder)
+    repeats = np.zeros(len(identity), np.bool_)
+    repeats[of_record[mask_of(pc.is_valid(origins["run"]))]] = True
+    return _Messages(identity, of_record, holder, repeats)
 
 
 def _identities(origins: pa.Table) -> Integers:
@@ -115,12 +130,15 @@ def _taken_over(origins: pa.Table, messages: _Messages, carried: pa.Table) -> Ma
 def _pairs(origins: pa.Table, messages: _Messages, taken: Mask, claims: pa.Table) -> pa.Table:
     """Return the claims about messages in this partition, in order of the log.
 
-    Columns: `message` (index), `is_end`, `is_copy`, `is_foreign`, `due` and `next` (µs), and those of the claims.
+    Columns: those of `_pair_table`.
     """
     has_mark = mask_of(pc.is_valid(claims["mark"]))
     names_one = mask_of(pc.is_valid(claims["mark_identity"]))
-    stated = _own(messages, where(claims, has_mark & names_one))
-    alike = _alike(origins, messages, where(claims, ~has_mark & names_one))
+    # The unique id of a copy proves the run, even if the mark is damaged.
+    is_sound = has_mark | mask_of(pc.is_valid(claims["run"]))
+    stated = _own(messages, where(claims, is_sound & names_one))
+    messages.repeats[integers(where(stated, mask_of(stated["is_run"]))["message"])] = True
+    alike = _alike(origins, messages, where(claims, ~is_sound & names_one))
     settled = np.zeros(len(messages.identity), np.bool_)
     for each in (stated, alike):
         settled[integers(where(each, mask_of(each["is_end"]))["message"])] = True
@@ -133,16 +151,30 @@ def _pairs(origins: pa.Table, messages: _Messages, taken: Mask, claims: pa.Table
     copies = where(claims, ~has_mark & ~names_one & mask_of(pc.is_valid(claims["timer_out_ms"])))
     pairs = paired(origins.take(pa.array(candidates)), copies, *_EQUAL)
     message = messages.of_record[candidates[integers(pairs["origin"])]]
-    unmarked = _foreign(pairs, message)
+    unmarked = _foreign(pairs, message, messages)
     return pa.concat_tables([stated, alike, unmarked, recalled]).sort_by("physical_offset").combine_chunks()
 
 
 _TAKEN: Final = ("physical_offset", "store_time", "segment", "size", "removable")
 
 
-def _pair_table(claims: pa.Table, message: Integers, **more: pa.Array | pa.ChunkedArray) -> pa.Table:
-    columns = {"message": pa.array(message, pa.int64()), **more, **{name: claims[name] for name in _TAKEN}}
-    return pa.table(columns)
+def _pair_table(
+    claims: pa.Table, message: Integers, *, is_end: pa.Array | pa.ChunkedArray, **more: pa.Array | pa.ChunkedArray
+) -> pa.Table:
+    """Return claims with the indexes of their messages.
+
+    Further columns, with their defaults: `is_end`, `is_delivery`, `is_copy`, `is_run` (false), `due` and `next` (µs,
+    none), and of a run, `run` (its number; none if RocketMQ 5 delivered it; 0: no run) and `run_time` (µs, none).
+    """
+    count = claims.num_rows
+    no, no_time = pa.repeat(False, count), pa.nulls(count, TIME)
+    defaults = {
+        "is_delivery": no, "is_copy": no, "is_run": no, "due": no_time, "next": no_time,
+        "run": pa.nulls(count, pa.int64()), "run_time": no_time,
+    }  # fmt: skip
+    assert more.keys() <= defaults.keys()
+    taken = {name: claims[name] for name in _TAKEN}
+    return pa.table({"message": pa.array(message, pa.int64()), "is_end": is_end, **defaults, **more, **taken})
 
 
 def _own(messages: _Messages, claims: pa.Table) -> pa.Table:
@@ -150,16 +182,28 @@ def _own(messages: _Messages, claims: pa.Table) -> pa.Table:
     message = messages.index_of(integers(claims["mark_identity"]))
     fits = (message >= 0) & mask_of(pc.greater(claims["physical_offset"], claims["mark_identity"]))
     claims, message = where(claims, fits), message[fits]
-    is_delivery = pc.equal(claims["mark"], DELIVERED)
+    is_damaged = pc.is_null(claims["mark"])
+    is_delivery = pc.or_(is_damaged, pc.fill_null(pc.equal(claims["mark"], DELIVERED), False))
+    is_copy = pc.and_(is_delivery, pc.invert(claims["elsewhere"]))
     return _pair_table(
         claims,
         message,
-        is_end=pc.is_null(claims["next_due_time"]),
+        is_end=pc.and_(pc.is_null(claims["next_due_time"]), pc.invert(is_damaged)),
         is_delivery=is_delivery,
-        is_copy=pc.and_(is_delivery, pc.invert(claims["elsewhere"])),
+        is_copy=is_copy,
+        # A run that only a mark states may be 0: RocketMQ 5 had delivered the message before its first run.
+        is_run=pc.and_(is_delivery, pc.fill_null(pc.greater(claims["run"], 0), False)),
         due=claims["mark_due_time"],
         next=claims["next_due_time"],
+        run=pc.if_else(is_delivery, claims["run"], pa.scalar(None, pa.int64())),
+        run_time=pc.coalesce(pc.if_else(is_copy, _run_times(claims), pa.scalar(None, TIME)), claims["mark_due_time"]),
     )
+
+
+def _run_times(claims: pa.Table) -> pa.Array:
+    """Return the time of the run that each copy delivers."""
+    ms = integers(claims["timer_out_ms"], _MOST)
+    return _times(np.where(ms <= _MAX_MS, np.minimum(ms, _MAX_MS) * 1_000, _MOST))
 
 
 def _of_groups(origins: pa.Table, messages: _Messages, changes: pa.Table) -> pa.Table:
@@ -185,17 +229,12 @@ def _of_groups(origins: pa.Table, messages: _Messages, changes: pa.Table) -> pa.
     move = np.append(moves, -1)[np.searchsorted(moves, np.where(is_ended, end, base + count)) - 1]
     is_moved = move >= base + first
     chosen = changes.take(pa.array(np.concatenate([(end - base)[is_ended], (move - base)[is_moved]])))
-    no, no_time = pa.repeat(False, chosen.num_rows), pa.nulls(chosen.num_rows, TIME)
-    columns = {
-        "message": pa.array(np.concatenate([message[is_ended], message[is_moved]]), pa.int64()),
-        "is_end": pc.is_null(chosen["next_due_time"]),
-        "is_delivery": no,
-        "is_copy": no,
-        "due": no_time,
-        "next": chosen["next_due_time"],
-        **{name: no if name == "removable" else chosen[name] for name in _TAKEN},
-    }
-    return pa.table(columns)
+    return _pair_table(
+        chosen.append_column("removable", pa.repeat(False, chosen.num_rows)),
+        np.concatenate([message[is_ended], message[is_moved]]),
+        is_end=pc.is_null(chosen["next_due_time"]),
+        next=chosen["next_due_time"],
+    )
 
 
 def _alike(origins: pa.Table, messages: _Messages, claims: pa.Table) -> pa.Table:
@@ -209,7 +248,7 @@ def _alike(origins: pa.Table, messages: _Messages, claims: pa.Table) -> pa.Table
         ("reconsume_times", "reconsume_times"), ("body_crc", "body_crc"),
     ):  # fmt: skip
         fits &= mask_of(pc.equal(claims[ours], origin[theirs]))
-    return _foreign(where(claims, fits), message[fits])
+    return _foreign(where(claims, fits), message[fits], messages)
 
 
 def _recalled(origins: pa.Table, holders: Integers, messages: _Messages, recalls: pa.Table) -> pa.Table:
@@ -227,17 +266,16 @@ def _recalled(origins: pa.Table, holders: Integers, messages: _Messages, recalls
         targets, ["topic", "match_key"], join_type="inner", use_threads=False
     )
     both = where(both, mask_of(pc.less(both["before"], both["physical_offset"])))
-    no, no_time = pa.repeat(False, both.num_rows), pa.nulls(both.num_rows, TIME)
+    return _pair_table(both, integers(both["message"]), is_end=pa.repeat(True, both.num_rows))
+
+
+def _foreign(claims: pa.Table, message: Integers, messages: _Messages) -> pa.Table:
+    """Return the pairs of copies without a valid mark. Each ends its message, unless that one repeats."""
+    yes, repeats = pa.repeat(True, len(message)), messages.repeats[message]
     return _pair_table(
-        both, integers(both["message"]), is_end=pa.repeat(True, both.num_rows), is_delivery=no, is_copy=no, due=no_time,
-        next=no_time,
+        claims, message, is_end=pa.array(~repeats), is_delivery=yes, is_copy=yes, is_run=pa.array(repeats),
+        run_time=_run_times(claims),
     )  # fmt: skip
-
-
-def _foreign(claims: pa.Table, message: Integers) -> pa.Table:
-    """Return the pairs of copies without a valid mark, each of which ends its message."""
-    yes, no_time = pa.repeat(True, len(message)), pa.nulls(len(message), TIME)
-    return _pair_table(claims, message, is_end=yes, is_delivery=yes, is_copy=yes, due=no_time, next=no_time)
 
 
 def _with_outcome(origins: pa.Table, is_copied: Mask, messages: _Messages, taken: Mask, pairs: pa.Table) -> pa.Table:
@@ -261,6 +299,10 @@ def _with_outcome(origins: pa.Table, is_copied: Mask, messages: _Messages, taken
     number = np.bincount(integers(copies["message"]), minlength=count)
     holds = np.zeros(origins.num_rows, np.bool_)
     holds[messages.holder[(messages.holder >= 0) & ~taken]] = True
+    # The last run stands for a repeating message that has ended with it.
+    by_run = mask_of(pc.and_(ends["is_delivery"], pc.is_valid(ends["run"])))[first_end]
+    last_holders = messages.holder[ended[by_run]]
+    holds[last_holders[last_holders >= 0]] = False
     of_record = messages.of_record
     # What RocketMQ 5 stored again without DelayMQ's statement may be all that remains of the message.
     is_replaced = (
@@ -304,9 +346,55 @@ def _newest_due(origins: pa.Table, is_copied: Mask, messages: _Messages, pairs: 
     return found
 
 
+def _runs(known: pa.Table, messages: _Messages, taken: Mask, pairs: pa.Table) -> pa.Table:
+    """Return a row for each run of repeating messages: the record that holds the message, with the outcome of the run.
+
+    A run that is stated by a mark alone, because the mark of its copy is damaged beyond recognition, has no copy.
+    """
+    runs = where(pairs, mask_of(pairs["is_run"]))
+    runs = where(runs, ~taken[integers(runs["message"])]).combine_chunks()
+    number, times = integers(runs["run"], -1), integers(runs["run_time"], _MOST)
+    # RocketMQ 5 does not number runs.
+    keys = np.stack([integers(runs["message"]), number, np.where(number < 0, times, 0)])
+    _, first, run = np.unique(keys, axis=1, return_index=True, return_inverse=True)
+    run = run.reshape(-1)
+    is_copy = mask_of(runs["is_copy"])
+    # Ascending by offset: the first occurrence is the first copy.
+    copied, first_copy = np.unique(run[is_copy], return_index=True)
+    first_copy = np.flatnonzero(is_copy)[first_copy]
+    first[copied] = first_copy
+    copy_time, copy_offset = np.full(len(first), _MOST), np.full(len(first), _MOST)
+    copy_time[copied] = integers(runs["store_time"], _MOST)[first_copy]
+    copy_offset[copied] = integers(runs["physical_offset"])[first_copy]
+    values = {
+        "due_time": _times(times[first]),
+        "outcome": pa.repeat(DELIVERED, len(first)),
+        "copies": pa.array(np.bincount(run[is_copy], minlength=len(first)), pa.int64()),
+        "copy_time": _times(copy_time),
+        "copy_offset": pa.array(copy_offset, mask=copy_offset == _MOST),
+        "holds": pa.repeat(True, len(first)),
+        "run": runs["run"].take(pa.array(first)),
+    }
+    rows = known.take(pa.array(messages.holder[integers(runs["message"])[first]]))
+    return pa.table({name: values.get(name, rows[name]) for name in rows.column_names})
+
+
+def _is_needed(pairs: pa.Table) -> Mask:
+    """Return whether each statement is an end, or the newest one or the newest run of its message: it states what
+    follows, and the number of the last run.
+    """
+    message = integers(pairs["message"])
+    needed: Mask = mask_of(pairs["is_end"])
+    for rows in (np.arange(len(message)), np.flatnonzero(mask_of(pairs["is_run"]))):
+        # Ascending by offset: the last occurrence is the newest.
+        _, newest = np.unique(message[rows][::-1], return_index=True)
+        needed[rows[::-1][newest]] = True
+    return needed
+
+
 def _proofs(holders: pa.Table, of_record: Integers, pairs: pa.Table) -> pa.Table:
     """Return the removable statements about each message, once for each segment that has an older record of it."""
-    removable = where(pairs, mask_of(pairs["removable"]))
+    removable = where(pairs, mask_of(pairs["removable"]) & _is_needed(pairs))
     records = pa.table(
         {
             "message": pa.array(of_record, pa.int64()),

@@ -222,10 +222,10 @@ def _delay(section: dict[str, Any], drawn: dict[str, str]) -> str:
     due_in = section["pendingByTopic"][0]["due"] if coming else ()
     broken = [
         (each["broken"], level_of(each["level"]), name_of(each["topic"], 50), number(each["queueOffset"]),
-         moment(each["dueTime"]), duration(each["latenessMs"]), number(each["copies"]))
+         moment(each["dueTime"]), duration(each["latenessMs"]), number(each["copies"]), number(each["run"]))
         for each in section["offenders"]
     ]  # fmt: skip
-    heads = ("violation", "delay", "topic", "queue offset", "due", "late by", "copies")
+    heads = ("violation", "delay", "topic", "queue offset", "due", "late by", "copies", "run")
     return _section(
         title,
         _text("Promises", _table(("promise", "found", ""), promises)),

@@ -21,6 +21,7 @@ from delaymq.message.names import DUE, MARK
 from delaymq.message.timed_marks import (
     MAX_TEXT_BYTES,
     PLACE_DIGITS,
+    RUN,
     VERSION,
     TimedMarkKind,
     corrected,
@@ -47,6 +48,8 @@ _DUE_FIELDS: Final = 4
 _MARK_FIELDS: Final = 11
 _PLACE, _MARK_KIND, _DECIDED, _IDENTITY, _RECORD, _MARK_DUE, _NEXT, _QUEUE, _DETAILS = range(1, 10)
 _DUE: Final = 2
+_RUN: Final = f"{RUN}="
+"""Beginning of the details of a repeating message."""
 _MAX_DIGITS: Final = 18
 """Limit of `digits`: statements with longer numbers are parsed one at a time."""
 _MAX_QUEUE_ID: Final = (1 << 31) - 1
@@ -71,6 +74,8 @@ class DueStatements:
     """Identity of the message that the message of the record replaces."""
     replaced_due_ms: Integers
     """Due time of that message."""
+    run: Integers
+    """Number of the last run of a repeating message before the record."""
 
     @classmethod
     def of(cls, properties: Properties, offsets: Integers, readable: Mask) -> Self:
@@ -78,7 +83,7 @@ class DueStatements:
 
         Raises NewerFormError if a record states its due time in an unknown form.
         """
-        found = cls(*(np.full(properties.count, NONE, np.int64) for _ in range(4)))
+        found = cls(*(np.full(properties.count, NONE, np.int64) for _ in range(5)))
         texts = _Texts.of(properties, DUE, offsets, readable)
         if texts is None:
             return found
@@ -89,7 +94,7 @@ class DueStatements:
         found.due_ms[rows], found.identity[rows] = due[usual], offsets[rows]
         for row, said in texts.except_for(shaped[usual]):
             (
-                found.due_ms[row], found.identity[row], found.replaced[row], found.replaced_due_ms[row],
+                found.due_ms[row], found.identity[row], found.replaced[row], found.replaced_due_ms[row], found.run[row],
             ) = _due_of(said, int(offsets[row]))  # fmt: skip
         return found
 
@@ -109,6 +114,8 @@ class MarkStatements:
     queue_id: Integers
     """Queue id and queue offset of the message's record, if that record is in the schedule topic."""
     queue_offset: Integers
+    run: Integers
+    """Number of the run of a repeating message."""
     many: list[tuple[int, GroupMark]] = field(default_factory=list, kw_only=True)
     """Statements about many messages, with the index of their record; the numbers above are NONE."""
 
@@ -118,7 +125,7 @@ class MarkStatements:
 
         Raises NewerFormError if a record makes a statement of an unknown form or kind.
         """
-        found = cls(*(np.full(properties.count, NONE, np.int64) for _ in range(6)))
+        found = cls(*(np.full(properties.count, NONE, np.int64) for _ in range(7)))
         texts = _Texts.of(properties, MARK, offsets, readable)
         if texts is None:
             return found
@@ -128,11 +135,14 @@ class MarkStatements:
         record, following = (_numbers(words[number]) for number in (_RECORD, _NEXT))
         usual = texts.are_own(shaped, words) & (np.minimum.reduce((kind, decided, identity, due)) != NONE)
         usual &= ((record != NONE) | _are_empty(words[_RECORD])) & ((following != NONE) | _are_empty(words[_NEXT]))
-        usual &= _are_empty(words[_QUEUE]) & _are_empty(words[_DETAILS])
+        run = _runs(words[_DETAILS])
+        usual &= _are_empty(words[_QUEUE]) & (_are_empty(words[_DETAILS]) | (run != NONE))
         rows = texts.rows[shaped[usual]]
         found.kind[rows], found.identity[rows] = kind[usual], identity[usual]
-        found.due_ms[rows], found.next_ms[rows] = due[usual], following[usual]
-        columns = (found.kind, found.identity, found.due_ms, found.next_ms, found.queue_id, found.queue_offset)
+        found.due_ms[rows], found.next_ms[rows], found.run[rows] = due[usual], following[usual], run[usual]
+        columns = (
+            found.kind, found.identity, found.due_ms, found.next_ms, found.queue_id, found.queue_offset, found.run,
+        )  # fmt: skip
         for row, said in texts.except_for(shaped[usual]):
             place = int(offsets[row])
             if (sound := sound_statement(said, place)) is not None and is_group_mark(sound):
@@ -232,6 +242,12 @@ def _numbers(words: pa.StringArray) -> Integers:
     return numbers
 
 
+def _runs(details: pa.StringArray) -> Integers:
+    """Return the number of the run in details that consist of it alone; NONE in others."""
+    number = _numbers(pc.utf8_slice_codeunits(details, len(_RUN)))
+    return np.where(_true(pc.starts_with(details, _RUN)), number, NONE)
+
+
 def _are_empty(words: pa.StringArray) -> Mask:
     return _true(pc.equal(words, ""))
 
@@ -241,30 +257,27 @@ def _true(array: pa.BooleanArray) -> Mask:
     return mask
 
 
-def _due_of(said: str, place: int) -> tuple[int, int, int, int]:
+def _due_of(said: str, place: int) -> tuple[int, int, int, int, int]:
     """Return the values of the columns of DueStatements."""
     due = parse_own_due(said, place)
     if due is None and (mended := corrected(said, place)) is not None:
         due = parse_own_due(mended, place)
     if due is not None:
-        replaced = due.replaced
-        return (
-            (due.due_ms, due.identity, NONE, NONE)
-            if replaced is None
-            else (due.due_ms, due.identity, replaced, due.replaced_due_ms)
-        )
+        run = NONE if due.run is None else due.run
+        replaced = (NONE, NONE) if due.replaced is None else (due.replaced, due.replaced_due_ms)
+        return due.due_ms, due.identity, *replaced, run
     elsewhere = place_of(said)
     if elsewhere is None:
-        return NONE, NONE, NONE, NONE
+        return (NONE,) * 5
     try:
         due = parse_own_due(said, elsewhere)
     except NewerFormError:
         # Only a record's own statement counts.
         due = None
-    return NONE, NONE if due is None else due.identity, NONE, NONE
+    return NONE, NONE if due is None else due.identity, NONE, NONE, NONE
 
 
-def _mark_of(said: str, place: int) -> tuple[int, int, int, int, int, int]:
+def _mark_of(said: str, place: int) -> tuple[int, int, int, int, int, int, int]:
     """Return the values of the columns of MarkStatements."""
     mark = parse_own_mark(said, place)
     if mark is None and (mended := corrected(said, place)) is not None:
@@ -274,10 +287,11 @@ def _mark_of(said: str, place: int) -> tuple[int, int, int, int, int, int]:
         # The column has 32 bits. No queue has such an id.
         queue_id = min(queue_id, _MAX_QUEUE_ID)
         following = NONE if mark.next_due_ms is None else mark.next_due_ms
-        return KINDS.index(mark.kind), mark.identity, mark.due_ms, following, queue_id, queue_offset
+        run = NONE if mark.run is None else mark.run
+        return KINDS.index(mark.kind), mark.identity, mark.due_ms, following, queue_id, queue_offset, run
     words = said.split(":")
     if place_of(said) is not None or len(words) != _MARK_FIELDS:
-        return (NONE,) * 6
+        return (NONE,) * 7
     hint = words[_IDENTITY]
     is_number = hint.isascii() and hint.isdigit() and len(hint) <= _MAX_DIGITS
-    return NONE, int(hint) if is_number else NONE, NONE, NONE, NONE, NONE
+    return NONE, int(hint) if is_number else NONE, NONE, NONE, NONE, NONE, NONE

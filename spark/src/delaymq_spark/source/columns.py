@@ -18,6 +18,8 @@ from delaymq.message.levels import DelayLevels
 from delaymq.message.names import (
     DELAY,
     DELAY_GROUP,
+    DELAY_RUN,
+    DELAY_SCHEDULE_ID,
     DLQ_PREFIX,
     DUE,
     HALF_TOPIC,
@@ -49,6 +51,7 @@ from delaymq.message.record import (
     QUEUE_OFFSET_AT,
     STORE_TIMESTAMP_BYTES,
 )
+from delaymq.message.run_ids import run_id
 from delaymq.message.timed_marks import TimedMarkKind
 
 from delaymq_spark.scan.frames import Frames, Window, gather
@@ -254,6 +257,24 @@ class Rows:
         return np.where(dues.replaced != NONE, dues.replaced_due_ms, self.timed_marks.due_ms)
 
     @cached_property
+    def run(self) -> npt.NDArray[np.int64]:
+        """Number of the run that a record delivers or states, or of the last one before a record of the timer topic.
+
+        A copy whose mark is damaged names its run: its unique id is the hash of schedule, identity and number.
+        """
+        marks = self.timed_marks
+        found = np.where(self.of_timer, self.timed_dues.run, marks.run)
+        hinted = (marks.kind == NONE) & (marks.identity != NONE) & ~self.of_timer
+        if hinted.any() and (self.properties.pairs_of(DELAY_RUN)[hinted] >= 0).any():
+            stated = digits(self.properties.values(DELAY_RUN)).fill_null(NONE).to_numpy()
+            unique_keys, schedules = self.properties.values(UNIQUE_KEY), self.properties.values(DELAY_SCHEDULE_ID)
+            for row in np.flatnonzero(hinted & (stated != NONE)).tolist():
+                number, schedule = int(stated[row]), schedules[row].as_py() or ""
+                if unique_keys[row].as_py() == run_id(schedule, int(marks.identity[row]), number):
+                    found[row] = number
+        return found
+
+    @cached_property
     def delay_level(self) -> pa.Int32Array:
         return numbers(self.properties.values(DELAY), bits=32)
 
@@ -441,6 +462,8 @@ _BUILDERS: Final[dict[str, Callable[[Rows], pa.Array]]] = {
     "mark_due_time": lambda rows: _time_or_none(rows.mark_due_ms),
     "next_due_time": lambda rows: _time_or_none(rows.next_due_ms),
     "delay_group": lambda rows: rows.delay_group,
+    "run": lambda rows: _known(rows.run),
+    "schedule_id": lambda rows: rows.properties.values(DELAY_SCHEDULE_ID),
     "half_offset": _half_offset,
     "crc_ok": _crc_ok,
     "properties": lambda rows: rows.properties.maps(),

@@ -59,6 +59,8 @@ COLUMNS: Final[dict[str, tuple[DataType, pa.DataType]]] = {
     "mark_due_time": _TIME,
     "next_due_time": _TIME,
     "delay_group": _TEXT,
+    "run": _LONG,
+    "schedule_id": _TEXT,
     "half_offset": _LONG,
     "crc_ok": (BooleanType(), pa.bool_()),
     "properties": (MapType(StringType(), StringType()), pa.map_(pa.string(), pa.string())),

@@ -10,7 +10,7 @@ from typing import Final, Protocol
 
 from delaymq.store.reader import SegmentInfo
 
-KNOWN_FORMAT_VERSION: Final = 2
+KNOWN_FORMAT_VERSION: Final = 4
 """Latest format version of a store that this reader supports (docs/formats/store.md)."""
 
 
