@@ -102,14 +102,14 @@ def test_queues_release_what_has_ended_or_waits_for_an_earlier_time() -> None:
     for number in range(5_000, 10_000):
         add(index, number, number)
         assert index.end(number, number, partition) is not None
-    assert len(index.queues._queues["T", ""]._fresh) <= 2 * SIZES.memory
+    assert len(index.queues._queues["T"][""]._fresh) <= 2 * SIZES.memory
     for number in range(10_000, 15_000):
         add(index, 10**8 + number, number)
         entry = index.find(10**8 + number, number, partition)
         assert entry is not None
         index.move(entry, number)
         assert take_all(index, number) == [number]
-    assert len(index.queues._queues["T", ""]._fresh) <= 2 * SIZES.memory
+    assert len(index.queues._queues["T"][""]._fresh) <= 2 * SIZES.memory
     assert take_all(index, 10**9) == [0]
 
 

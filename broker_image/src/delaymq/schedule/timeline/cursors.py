@@ -20,6 +20,9 @@ EndedKey: TypeAlias = tuple[int, int, int]
 """The same and partition: a message can have entries with one key in the partitions of its topic and of a paused
 group."""
 _NEVER: Final[Key] = (1 << 63, 0)
+Times: TypeAlias = tuple[int, int]
+"""Times in ms after the first one, up to the second one."""
+NO_TIMES: Final[Times] = (0, 0)
 _RELEASED: Final = Run(b"", (), is_plain=True)
 
 
@@ -105,7 +108,18 @@ class Cursor:
 class EntryQueue:
     """Entries of memory and runs, taken in the order of their keys; of several with one key, only the newest counts."""
 
-    __slots__ = ("_closed", "_cursors", "_fresh", "_new", "_new_ms", "_sequence", "is_parked", "is_ready", "rate")
+    __slots__ = (
+        "_closed",
+        "_cursors",
+        "_fresh",
+        "_new",
+        "_new_ms",
+        "_sequence",
+        "is_parked",
+        "is_ready",
+        "rates",
+        "unlimited",
+    )
 
     def __init__(self) -> None:
         self._fresh: list[tuple[int, int, int, Pending]] = []
@@ -119,8 +133,10 @@ class EntryQueue:
         self._sequence = 0
         self.is_ready = False
         """Whether the timeline takes from this queue because an entry is due."""
-        self.rate: Rate | None = None
-        """Limit of the rate at which entries are taken."""
+        self.rates: tuple[Rate, ...] = ()
+        """Limits of the rate at which entries are taken, all of which apply."""
+        self.unlimited = NO_TIMES
+        """Due times of entries to which they do not apply."""
         self.is_parked = False
         """Whether nothing is taken from this queue, because its topic or group is paused."""
 

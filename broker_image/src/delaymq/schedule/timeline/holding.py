@@ -71,5 +71,5 @@ class Holding:
             state = entry._replace(partition=partitions.number(topic, group, level))
             self._of.setdefault(home, set()).add(state.partition)
         self._timeline.put_back(entry, state)
-        queues.give_back_to_rate(entry.partition)
+        queues.give_back_to_rate(entry)
         return True

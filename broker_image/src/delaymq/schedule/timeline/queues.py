@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Final, TypeAlias
 
-from delaymq.schedule.timeline.cursors import Cursor, EndedKey, EntryQueue
+from delaymq.schedule.timeline.cursors import NO_TIMES, Cursor, EndedKey, EntryQueue, Times
 from delaymq.schedule.timeline.entries import Pending
 from delaymq.schedule.timeline.partitions import Partitions
 from delaymq.schedule.timeline.rates import Rate, Smoothing
@@ -15,7 +15,7 @@ from delaymq.schedule.timeline.wakeups import Wakeups
 _SHARE: Final = 8
 """Entries of a topic that are taken before those of the next one, unless few are wanted."""
 _Names: TypeAlias = tuple[str, str]
-"""Topic of a queue, and the group whose held messages it contains; empty for all others."""
+"""A paused topic, and a group of it; an empty name stands for the topic."""
 
 
 class Queues:
@@ -30,9 +30,16 @@ class Queues:
         self.paced_up_to_ms: int | None = None
         """Messages due at or before this time are paced."""
         self._paused: set[_Names] = set()
+        self.unlimited_up_to_ms = 0
+        """The rates of topics do not apply to messages due at or before this time, because they are not delivered."""
         self._rates: dict[str, Rate] = {}
         """Limits by topic."""
-        self._queues: dict[_Names, EntryQueue] = {}
+        self._spreads: dict[str, Rate] = {}
+        """By topic: limits that apply until its present backlog has been taken, except to held messages of groups."""
+        self._unlimited: dict[str, Times] = {}
+        """By topic: due times of messages to which its rates do not apply, except held messages of groups."""
+        self._queues: dict[str, dict[str, EntryQueue]] = {}
+        """By topic, and by the group whose held messages they contain; its name is empty for all other messages."""
         self._of_partition: dict[int, EntryQueue] = {}
         """The same by partition, as far as they are known."""
         self._wakeups = Wakeups()
@@ -44,21 +51,23 @@ class Queues:
         queue = self._of_partition.get(partition)
         if queue is None:
             topic, group, _ = self.partitions.key(partition)
-            queue = self._queues.get((topic, group))
+            of_topic = self._queues.setdefault(topic, {})
+            queue = of_topic.get(group)
             if queue is None:
-                queue = self._queues[topic, group] = EntryQueue()
+                queue = of_topic[group] = EntryQueue()
                 queue.is_parked = self.is_paused(topic, group)
-                queue.rate = self._rates.get(topic)
+                self._limit(queue, topic, group)
             self._of_partition[partition] = queue
         return queue
 
     def __iter__(self) -> Iterator[EntryQueue]:
-        return iter((*self._queues.values(), self.paced))
+        yield from (queue for of_topic in self._queues.values() for queue in of_topic.values())
+        yield self.paced
 
     def hold(self, entry: Pending) -> None:
         """Add an entry that is in memory."""
         queue = self.of(entry.partition)
-        if self.paced_up_to_ms is not None and self.is_paced(entry.due_ms) and not queue.is_parked:
+        if self.paced_up_to_ms is not None and self.is_paced(entry.due_ms) and _can_be_paced(queue):
             self.paced.add(entry)
         elif queue.add(entry):
             self.wait(queue, entry.due_ms)
@@ -66,7 +75,7 @@ class Queues:
     def open(self, cursor: Cursor) -> Cursor | None:
         """Add a cursor; return the part of it that was split off because it is paced."""
         part, queue = None, self.of(cursor.partition)
-        if self.paced_up_to_ms is not None and not queue.is_parked:
+        if self.paced_up_to_ms is not None and _can_be_paced(queue):
             part = cursor.split(self.paced_up_to_ms)
             if part is not None:
                 self.paced.open(part, part.run.key_at(part.head))
@@ -93,18 +102,23 @@ class Queues:
 
     def drop_empty(self) -> None:
         """Remove queues without entries."""
-        self._queues = {
-            names: queue
-            for names, queue in self._queues.items()
-            if queue.is_ready or queue in self._wakeups or queue.next_due_ms() is not None
-        }
+        for topic, of_topic in list(self._queues.items()):
+            kept = {
+                group: queue
+                for group, queue in of_topic.items()
+                if queue.is_ready or queue in self._wakeups or queue.next_due_ms() is not None
+            }
+            if kept:
+                self._queues[topic] = kept
+            else:
+                del self._queues[topic]
         self._of_partition.clear()
 
     def empty(self, memory: dict[int, Pending], *, only_paced: bool) -> tuple[list[Cursor], list[Pending]]:
         """Remove and return the cursors, and the entries in memory, of the paced queue or of all others."""
         cursors: list[Cursor] = []
         entries: list[Pending] = []
-        for queue in [self.paced] if only_paced else list(self._queues.values()):
+        for queue in [self.paced] if only_paced else [queue for queue in self if queue is not self.paced]:
             of_queue = queue.empty(memory)
             cursors += of_queue[0]
             entries += of_queue[1]
@@ -139,13 +153,12 @@ class Queues:
             share = max((count - len(taken)) // len(ready), min(count // 8, _SHARE), 1)
             for _ in range(min(len(ready), count - len(taken))):
                 queue = ready[0]
-                if queue.rate is None:
-                    queue.take(now_ms, min(share, count - len(taken)), memory, ended, taken)
-                    due_ms = queue.next_due_ms()
+                wanted = min(share, count - len(taken))
+                if queue.rates:
+                    due_ms = self._take_limited(queue, now_ms, wanted, memory, ended, taken)
                 else:
-                    due_ms = _take_at_rate(
-                        queue, queue.rate, now_ms, min(share, count - len(taken)), memory, ended, taken
-                    )
+                    queue.take(now_ms, wanted, memory, ended, taken)
+                    due_ms = queue.next_due_ms()
                 ready.rotate(-1)
                 if due_ms is not None and due_ms <= now_ms:
                     self._ready_dues.replace(queue, due_ms)
@@ -156,23 +169,116 @@ class Queues:
                 if due_ms is not None:
                     self.wait(queue, due_ms)
 
+    def _take_limited(
+        self,
+        queue: EntryQueue,
+        now_ms: int,
+        count: int,
+        memory: dict[int, Pending],
+        ended: set[EndedKey],
+        taken: list[Pending],
+    ) -> int | None:
+        """Take from a queue with limited rates; return when it may be taken from again. OSError, damage."""
+        due_ms = queue.next_due_ms()
+        unlimited_ms = None if due_ms is None else self._unlimited_up_to(queue, due_ms)
+        if unlimited_ms is not None:
+            queue.take(min(now_ms, unlimited_ms), count, memory, ended, taken)
+            return queue.next_due_ms()
+        for rate in queue.rates:
+            if rate.must_count(now_ms):
+                rate.spread(self._due_at(rate, now_ms, memory), now_ms)
+        before, allowed = len(taken), min(rate.allowance(now_ms) for rate in queue.rates)
+        if allowed > 0:
+            queue.take(now_ms, min(count, allowed), memory, ended, taken)
+            for rate in queue.rates:
+                rate.take(len(taken) - before)
+        due_ms = queue.next_due_ms()
+        self._end_bursts(queue, now_ms)
+        if due_ms is None or due_ms > now_ms or self._unlimited_up_to(queue, due_ms) is not None:
+            return due_ms
+        return max((rate.next_ms(now_ms) for rate in queue.rates), default=due_ms)
+
+    def _unlimited_up_to(self, queue: EntryQueue, due_ms: int) -> int | None:
+        """Return the time up to which no rates apply to the entries of a queue, of which this is the first one."""
+        if due_ms <= self.unlimited_up_to_ms:
+            return self.unlimited_up_to_ms
+        after_ms, up_to_ms = queue.unlimited
+        return up_to_ms if after_ms < due_ms <= up_to_ms else None
+
+    def _limited_by(self, rate: Rate) -> list[EntryQueue]:
+        """Return the queues to which a rate applies, without the paused ones."""
+        queues = self._queues[rate.topic]
+        limited = queues.values() if rate.until_ms is None else [queues[""]]
+        return [queue for queue in limited if not queue.is_parked]
+
+    def _due_at(self, rate: Rate, now_ms: int, memory: dict[int, Pending]) -> int:
+        return sum(queue.count_due(now_ms, memory) for queue in self._limited_by(rate))
+
+    def _end_bursts(self, queue: EntryQueue, now_ms: int) -> None:
+        """Note which limits of a queue have nothing to limit any more."""
+        for rate in queue.rates:
+            dues = (each.next_due_ms() for each in self._limited_by(rate))
+            if all(due_ms is None or due_ms > now_ms for due_ms in dues):
+                rate.end_burst()
+                if rate.until_ms is not None:
+                    self.end_spread(rate.topic)
+            elif rate.until_ms is not None and now_ms >= rate.until_ms:
+                self.end_spread(rate.topic)
+
+    # Rates.
+
     def set_rate(self, topic: str, smoothing: Smoothing | None) -> None:
         """Limit the rate at which messages of a topic are taken; None removes the limit."""
         if smoothing is None:
             self._rates.pop(topic, None)
         elif (known := self._rates.get(topic)) is None or known.smoothing != smoothing:
-            self._rates[topic] = Rate(smoothing)
-        for (of_topic, _), queue in self._queues.items():
-            if of_topic == topic:
-                queue.rate = self._rates.get(topic)
-                if not queue.is_ready and (due_ms := queue.next_due_ms()) is not None:
-                    self.wait(queue, due_ms)  # it may wait for its former rate
+            self._rates[topic] = Rate(topic, smoothing)
+        self._limit_again(topic)
 
-    def give_back_to_rate(self, partition: int) -> None:
+    def spread(self, topic: str, until_ms: int) -> None:
+        """Let the messages of a topic that are due now or until then be taken evenly until then."""
+        self._spreads[topic] = Rate(topic, Smoothing(), until_ms)
+        self._limit_again(topic)
+
+    def end_spread(self, topic: str) -> None:
+        """End the result of `spread`."""
+        if self._spreads.pop(topic, None) is not None:
+            self._limit_again(topic)
+
+    def is_spread(self, topic: str) -> bool:
+        """Whether the messages of a topic are still taken as `spread` requested."""
+        return topic in self._spreads
+
+    def set_unlimited(self, topic: str, times: Times | None) -> None:
+        """Apply no rates to messages of a topic that are due in this time, because they are not delivered."""
+        if times is None:
+            self._unlimited.pop(topic, None)
+        else:
+            self._unlimited[topic] = times
+        self._limit_again(topic)
+
+    def next_due_of(self, topic: str) -> int | None:
+        """Return the earliest due time of a topic, without held messages of groups; None if there are none."""
+        queue = self._queues.get(topic, {}).get("")
+        return None if queue is None else queue.next_due_ms()
+
+    def _limit(self, queue: EntryQueue, topic: str, group: str) -> None:
+        found = self._rates.get(topic), None if group else self._spreads.get(topic)
+        queue.rates = tuple(rate for rate in found if rate is not None)
+        queue.unlimited = NO_TIMES if group else self._unlimited.get(topic, NO_TIMES)
+
+    def _limit_again(self, topic: str) -> None:
+        for group, queue in self._queues.get(topic, {}).items():
+            self._limit(queue, topic, group)
+            if not queue.is_ready and (due_ms := queue.next_due_ms()) is not None:
+                self.wait(queue, due_ms)  # it may wait for its former rate
+
+    def give_back_to_rate(self, entry: Pending) -> None:
         """Let another message of a topic be taken instead of one that was held."""
-        queue = self.of(partition)
-        if queue.rate is not None:
-            queue.rate.take(-1)
+        queue = self.of(entry.partition)
+        if queue.rates and self._unlimited_up_to(queue, entry.due_ms) is None:
+            for rate in queue.rates:
+                rate.take(-1)
             if (due_ms := queue.next_due_ms()) is not None:
                 self.wait(queue, due_ms)
 
@@ -202,8 +308,8 @@ class Queues:
         self._park_or_not(topic)
 
     def _park_or_not(self, topic: str) -> None:
-        for (of_topic, group), queue in self._queues.items():
-            if of_topic != topic or queue.is_parked == (is_parked := self.is_paused(topic, group)):
+        for group, queue in self._queues.get(topic, {}).items():
+            if queue.is_parked == (is_parked := self.is_paused(topic, group)):
                 continue
             queue.is_parked = is_parked
             if is_parked:
@@ -216,25 +322,6 @@ class Queues:
                 self.wait(queue, due_ms)
 
 
-def _take_at_rate(
-    queue: EntryQueue,
-    rate: Rate,
-    now_ms: int,
-    count: int,
-    memory: dict[int, Pending],
-    ended: set[EndedKey],
-    taken: list[Pending],
-) -> int | None:
-    """Take from a queue with a limited rate; return the time at which it may be taken from again. OSError, damage."""
-    if rate.must_count(now_ms):
-        rate.spread(queue.count_due(now_ms, memory), now_ms)
-    allowed = min(count, rate.allowance(now_ms))
-    if allowed > 0:
-        before = len(taken)
-        queue.take(now_ms, allowed, memory, ended, taken)
-        rate.take(len(taken) - before)
-    due_ms = queue.next_due_ms()
-    if due_ms is None or due_ms > now_ms:
-        rate.end_burst()
-        return due_ms
-    return max(due_ms, rate.next_ms(now_ms))
+def _can_be_paced(queue: EntryQueue) -> bool:
+    """Whether overdue entries of a queue are paced with those of other topics, without exceeding its rate."""
+    return not queue.is_parked and all(rate.smoothing.per_second is None for rate in queue.rates)

@@ -2,42 +2,65 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import Final, NamedTuple
 
 _BURST_MS: Final = 100
 """Messages of this time may be taken together."""
-_REVIEW_MS: Final = 1_000
-"""Interval between counts of the messages that are spread over a window."""
+_REVIEWS: Final = 50
+"""Counts of the messages that are spread over a window, per window."""
+_MIN_REVIEW_MS: Final = 10
 
 
 class Smoothing(NamedTuple):
-    """Limits of a topic: a rate, a window, or both, of which the higher rate applies."""
+    """Limits of a topic: a rate, a window, or both, of which the lower rate applies."""
 
     per_second: int | None = None
-    """Messages per second."""
+    """Maximum messages per second, whatever the window."""
     window_ms: int | None = None
-    """Messages that are due together are taken evenly over this time in ms."""
+    """Messages that are due together are taken evenly over this time in ms, and later only because of the rate."""
 
 
 class Rate:
     """Rate of one topic. Times are those of the wall clock; one that is set back only delays."""
 
-    def __init__(self, smoothing: Smoothing) -> None:
+    def __init__(self, topic: str, smoothing: Smoothing, until_ms: int | None = None) -> None:
+        """With `until_ms`, everything that is due before that time is taken evenly until then, instead of a window."""
+        self.topic = topic
         self.smoothing = smoothing
-        self._per_ms = (smoothing.per_second or 0) / 1_000
+        self.until_ms = until_ms
+        self._most = inf if smoothing.per_second is None else smoothing.per_second / 1_000
+        self._per_ms = self._base
         self._allowance = 0.0
         self._at_ms: int | None = None
         self._review_ms = 0
+        self._interval_ms = 0
+
+    @property
+    def _is_fixed(self) -> bool:
+        return self.smoothing.window_ms is None and self.until_ms is None
+
+    @property
+    def _base(self) -> float:
+        """Messages per ms without a burst."""
+        return self._most if self._is_fixed else 0.0
 
     def must_count(self, now_ms: int) -> bool:
         """Whether `spread` is to be called, because a burst has begun or may have grown."""
-        return self.smoothing.window_ms is not None and not now_ms < self._review_ms <= now_ms + _REVIEW_MS
+        return not self._is_fixed and not now_ms < self._review_ms <= now_ms + self._interval_ms
 
     def spread(self, messages: int, now_ms: int) -> None:
-        """Let this number of due messages be taken within the window; never more slowly than before."""
-        assert self.smoothing.window_ms is not None
-        self._review_ms = now_ms + _REVIEW_MS
-        self._per_ms = max(self._per_ms, messages / self.smoothing.window_ms)
+        """Let this number of due messages be taken in time; never more slowly than before, or faster than the rate."""
+        if self.until_ms is not None:
+            left_ms = self.until_ms - now_ms
+            self._interval_ms = max(left_ms // _REVIEWS, _MIN_REVIEW_MS)
+        else:
+            # Messages that come due just after a count are counted by the next one, and have less time.
+            window_ms = self.smoothing.window_ms or 0
+            self._interval_ms = window_ms // _REVIEWS
+            left_ms = window_ms - self._interval_ms
+        self._review_ms = now_ms + self._interval_ms
+        self._per_ms = min(max(self._per_ms, messages / max(left_ms, 1)), self._most)
 
     def allowance(self, now_ms: int) -> int:
         """Return the number of messages that may be taken now."""
@@ -54,12 +77,13 @@ class Rate:
         self._allowance -= messages
 
     def next_ms(self, now_ms: int) -> int:
-        """Return the time at which the next message may be taken."""
+        """Return the time at which the next message may be taken, or at which `spread` is to be called."""
         if self._allowance >= 1:
             return now_ms
-        return now_ms + max(1, -int((self._allowance - 1) // max(self._per_ms, 1e-9)))
+        next_ms = now_ms + max(1, -int((self._allowance - 1) // max(self._per_ms, 1e-9)))
+        return next_ms if self._is_fixed else max(min(next_ms, self._review_ms), now_ms + 1)
 
     def end_burst(self) -> None:
         """Note that no message is due any more."""
-        self._per_ms = (self.smoothing.per_second or 0) / 1_000
+        self._per_ms = self._base
         self._review_ms = 0

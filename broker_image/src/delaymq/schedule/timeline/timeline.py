@@ -279,15 +279,15 @@ class Timeline:
     def pause(self, topic: str, group: str = "") -> None:
         """Deliver no messages of a topic, or of a group of it, until `resume`. OSError, TimelineDamagedError."""
         self.queues.pause(topic, group)
-        self._sort_out_paced()
+        self.sort_out_paced()
 
     def resume(self, topic: str, group: str = "") -> None:
         """End a pause. OSError, TimelineDamagedError."""
         self.queues.resume(topic, group)
-        self._sort_out_paced()
+        self.sort_out_paced()
 
-    def _sort_out_paced(self) -> None:
-        """Pace exactly the overdue messages that are not paused."""
+    def sort_out_paced(self) -> None:
+        """Pace exactly the overdue messages that are not paused and have no rate. OSError, TimelineDamagedError."""
         if self.queues.paced_up_to_ms is not None:
             self.compaction.abandon()
             self._redistribute(only_paced=True)
