@@ -117,13 +117,19 @@ def changes_reach_the_broker_that_has_the_message(cluster: Cluster) -> None:
 def settings_are_changed_on_both_brokers(cluster: Cluster) -> None:
     assert "no topic or account has delay settings" in cluster("settings").out
     wanted = ("--max-pending-messages", "50", "--max-delay", "30d", "--lateness-objective", "99.5%/5s")
-    for row in cluster.json("set", "--topic", "Both", *wanted):
+    rates = ("--max-per-second", "50", "--spread", "10m")
+    for row in cluster.json("set", "--topic", "Both", *wanted, *rates):
         assert row["settings"] == {
             "maxPendingMessages": 50,
             "maxDelaySeconds": 30 * 86_400,
             "latenessObjective": {"withinMs": 5_000, "percent": 99.5},
+            "maxPerSecond": 50,
+            "spreadOverMs": 600_000,
         }
-    cluster.json("set", "--topic", "Both", "--max-delay", "none", "--when-topic-is-gone", "deadLetter")
+    assert "50/s over 10m" in cluster("settings", "--topic", "Both").out
+    assert "--spread 2d: use at most 1d" in cluster("set", "--topic", "Both", "--spread", "2d").err
+    rates = ("--max-per-second", "none", "--spread", "none")
+    cluster.json("set", "--topic", "Both", "--max-delay", "none", "--when-topic-is-gone", "deadLetter", *rates)
     rows = cluster.json("settings")
     assert [(row["broker"], row["topic"], row["pending"]) for row in rows] == [
         ("broker-a", "Both", 3),

@@ -11,6 +11,9 @@ MAX_NUMBER: Final = (1 << 53) - 1
 MAX_DELAY_S: Final = 315_360_000
 """Ten years: maximum of timerMaxDelaySec."""
 
+MAX_WINDOW_MS: Final = 86_400_000
+"""A day: maximum of spreadOverMs."""
+
 Limit = Annotated[int, msgspec.Meta(ge=0, le=MAX_NUMBER)]
 WhenTopicIsGone = Literal["recreate", "deadLetter", "drop"]
 
@@ -37,6 +40,10 @@ class TopicDelaySettings(FrozenBody, frozen=True, omit_defaults=True):
     """Treatment of a message whose topic has been deleted when it is due."""
     lateness_objective: LatenessObjective | None = None
     """Share of the messages that should not be later than a given time."""
+    max_per_second: Annotated[int, msgspec.Meta(ge=1, le=MAX_NUMBER)] | None = None
+    """Maximum number of messages that are delivered per second."""
+    spread_over_ms: Annotated[int, msgspec.Meta(ge=1, le=MAX_WINDOW_MS)] | None = None
+    """Time in ms over which messages that are due together are delivered evenly."""
 
 
 class AccountDelaySettings(FrozenBody, frozen=True, omit_defaults=True):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from delaymq.broker.broker import Broker
 from delaymq.broker.delivery import Delivery
 from delaymq.broker.delivery.settings.promises import Promises
+from delaymq.broker.delivery.settings.smoothing import smooth_deliveries
 from delaymq.broker.delivery.timed.foreign import adopt
 from delaymq.broker.processors import table
 from delaymq.broker.pull.stored_records import StoredRecords
@@ -124,6 +125,7 @@ def assemble(
     delivery.ingress.on_first_timed = parts.topics.register_timer_topic
     store.hand_on((delivery, parts.ledger, parts.arrivals))
     _take_over_timers(config, store, parts.replay.timed.foreign.places())
+    smooth_deliveries(parts.delay_settings, delivery.control.smooth, delivery.wake)
     if config.read_only:
         delivery.control.pause_locally()
     store.pins.hold(delivery.name, delivery.pin)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from delaymq.broker.delivery.changes.pauses import Pauses
     from delaymq.broker.delivery.hand_over import HandOver
     from delaymq.broker.delivery.reader import DeliveryStore
+    from delaymq.schedule.timeline.rates import Smoothing
 
 FILE_NAME: Final = "delivery.json"
 MAX_SPREAD_MS: Final = 30 * 86_400_000
@@ -149,6 +150,15 @@ class DeliveryControl:
         self._take(policy, save=True)
         return _end_of(self._pauses.resume(*ALL, requester))
 
+    def smooth(self, limits: Mapping[str, Smoothing | None]) -> None:
+        """Limit the rates at which messages of topics are delivered; None removes a limit."""
+        for topic, smoothing in limits.items():
+            self._timeline.queues.set_rate(topic, smoothing)
+        try:
+            self._timeline.sort_out_paced()
+        except OSError as error:
+            self._hand_over.stop(error)
+
     def overdue(self, now_ms: int) -> int:
         """Return the number of pending messages due at `now_ms`, except those that wait for a retry."""
         return self._hand_over.spread_left + due_count(self._timeline, now_ms)
@@ -210,6 +220,7 @@ class DeliveryControl:
             self._hand_over.paused = True
         elif begun.mode is DeliveryMode.DROP:
             self._hand_over.drop_up_to_ms = begun.up_to_ms
+            self._timeline.queues.unlimited_up_to_ms = begun.up_to_ms or 0
         else:
             up_to_ms = begun.up_to_ms or 0
             try:
@@ -223,6 +234,7 @@ class DeliveryControl:
         self.policy = None
         self._hand_over.paused = False
         self._hand_over.drop_up_to_ms = None
+        self._timeline.queues.unlimited_up_to_ms = 0
         self._hand_over.end_spread()
 
     def _remove(self) -> None:

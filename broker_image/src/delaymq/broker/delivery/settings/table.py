@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -31,6 +32,8 @@ class DelaySettingsTable:
         """Topics that were deleted while messages for them were pending. A topic that is only missing, such as after
         damage to topics.json, is not one of them: its messages must not be dropped."""
         self.dirty = False
+        self.on_topic: Callable[[str], None] = lambda topic: None
+        """Called when the settings of a topic have changed."""
 
     def of_topic(self, topic: str) -> TopicDelaySettings:
         """Return the settings of a topic."""
@@ -45,6 +48,7 @@ class DelaySettingsTable:
         self._put(self.topics, topic, settings, _NONE, MAX_TOPICS)
         if topic not in self.topics:
             self.gone.discard(topic)
+        self.on_topic(topic)
 
     def topic_deleted(self, topic: str, *, is_settled: bool) -> None:
         """Remove the settings of a deleted topic, or keep them unless all messages for it are settled."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Annotated, Any, Final
 from urllib.parse import quote
 
 import typer
 
+from delaymq.api_types.delay_settings import MAX_WINDOW_MS
 from delaymq.cli.errors import EXIT_UNREACHABLE, EXIT_USAGE, CommandError
 from delaymq.cli.options import AsJson, ContextName, HttpAddress, NameServers, TokenFile
 from delaymq.cli.target.contexts import target
@@ -22,11 +24,35 @@ TREATMENTS: Final = ("recreate", "deadLetter", "drop")
 _OBJECTIVE: Final = re.compile(r"(\d{1,2}(?:\.\d{1,6})?)%/(\w+)\Z", re.ASCII)
 _PAGE: Final = 1_000
 COLUMNS: Final = (
-    "broker", "topic or account", "pending", "of", "bytes", "of", "max delay", "when topic is gone", "objective",
+    "broker", "topic or account", "pending", "of", "bytes", "of", "max delay", "rate", "when topic is gone",
+    "objective",
 )  # fmt: skip
 
 OfTopic = Annotated[str | None, typer.Option("--topic", metavar="TOPIC", help="The topic.")]
 OfAccount = Annotated[str | None, typer.Option("--account", metavar="ACCOUNT", help="The account (access key).")]
+MaxPerSecond = Annotated[
+    str | None, typer.Option("--max-per-second", metavar="N", help="Maximum number of deliveries per second.")
+]
+Spread = Annotated[
+    str | None,
+    typer.Option(
+        "--spread",
+        metavar="DURATION",
+        help="Time over which messages that are due together are delivered, such as 10m; at most 1d.",
+    ),
+]
+WhenGone = Annotated[
+    str | None,
+    typer.Option(
+        "--when-topic-is-gone",
+        metavar="|".join(TREATMENTS),
+        help="Treatment of a message that is due when its topic has been deleted.",
+    ),
+]
+Objective = Annotated[
+    str | None,
+    typer.Option("--lateness-objective", metavar="PERCENT/TIME", help="Such as 99.9%/5s: 99.9 % at most 5 s late."),
+]
 
 
 def settings(
@@ -75,18 +101,10 @@ def set_limits(
     max_pending_bytes: Annotated[
         str | None, typer.Option("--max-pending-bytes", metavar="N", help="Maximum bytes of pending messages.")
     ] = None,
-    when_topic_is_gone: Annotated[
-        str | None,
-        typer.Option(
-            "--when-topic-is-gone",
-            metavar="|".join(TREATMENTS),
-            help="Treatment of a message that is due when its topic has been deleted.",
-        ),
-    ] = None,
-    lateness_objective: Annotated[
-        str | None,
-        typer.Option("--lateness-objective", metavar="PERCENT/TIME", help="Such as 99.9%/5s: 99.9 % at most 5 s late."),
-    ] = None,
+    max_per_second: MaxPerSecond = None,
+    spread: Spread = None,
+    when_topic_is_gone: WhenGone = None,
+    lateness_objective: Objective = None,
     namesrv: NameServers = None,
     http: HttpAddress = None,
     token_file: TokenFile = None,
@@ -97,34 +115,33 @@ def set_limits(
 
     Changes all brokers of the cluster, or only the one at --http; each broker applies a limit to its own messages.
     Retries of consumers have no limits. Accounts have limits of pending timed messages only. Examples: delaymq delay
-    set --topic Orders --max-pending-messages 100000 --max-delay 30d; delaymq delay set --account web
-    --max-pending-bytes none
+    set --topic Orders --max-pending-messages 100000 --max-delay 30d; delaymq delay set --topic Orders
+    --max-per-second 50 --spread 10m; delaymq delay set --account web --max-pending-bytes none
     """
     from delaymq.cli.target.every_broker import ask_every_broker
 
     path = _path(topic, account)
-    of_topic = (max_delay, when_topic_is_gone, lateness_objective)
-    if account is not None and any(each is not None for each in of_topic):
+    changes = {
+        "maxPendingMessages": _number("--max-pending-messages", max_pending_messages),
+        "maxPendingBytes": _number("--max-pending-bytes", max_pending_bytes),
+    }
+    of_topic = {
+        "maxDelaySeconds": _seconds(max_delay),
+        "maxPerSecond": _number("--max-per-second", max_per_second),
+        "spreadOverMs": _value(spread, _window_ms),
+        "whenTopicIsGone": _value(when_topic_is_gone, _treatment),
+        "latenessObjective": _value(lateness_objective, _objective),
+    }
+    if account is not None and any(each is not None for each in of_topic.values()):
         raise CommandError("an account has only --max-pending-messages and --max-pending-bytes", EXIT_USAGE)
-    changes: dict[str, object] = {}
-    if max_delay is not None:
-        changes["maxDelaySeconds"] = None if max_delay == NONE else _delay_ms("--max-delay", max_delay) // 1_000
-    for option, text in (("max-pending-messages", max_pending_messages), ("max-pending-bytes", max_pending_bytes)):
-        if text is not None:
-            changes[_member(option)] = None if text == NONE else _number(option, text)
-    if when_topic_is_gone is not None:
-        if when_topic_is_gone not in (*TREATMENTS, NONE):
-            raise CommandError(f"--when-topic-is-gone: use one of {', '.join(TREATMENTS)}", EXIT_USAGE)
-        changes["whenTopicIsGone"] = None if when_topic_is_gone == NONE else when_topic_is_gone
-    if lateness_objective is not None:
-        changes["latenessObjective"] = None if lateness_objective == NONE else _objective(lateness_objective)
+    changes = {name: value for name, value in (changes | of_topic).items() if value is not None}
     if not changes:
         raise CommandError("nothing to change: give at least one setting, such as --max-pending-messages", EXIT_USAGE)
 
     def change(api: HttpApi) -> dict[str, Any]:
-        # A member without a value is removed.
+        # A member with the value none is removed.
         wanted = {**api.get(path)["settings"], **changes}
-        return api.put(path, {name: value for name, value in wanted.items() if value is not None})
+        return api.put(path, {name: value for name, value in wanted.items() if value != NONE})
 
     found = ask_every_broker(target(namesrv, http, token_file, context), http is not None, change)
     for name, each in found.by_broker.items():
@@ -142,16 +159,35 @@ def _path(topic: str | None, account: str | None) -> str:
     return f"delay/settings/{kind}/{quote(name or '', safe='')}"
 
 
-def _member(option: str) -> str:
-    """Return the member of the HTTP API for an option: max-pending-bytes → maxPendingBytes."""
-    first, *others = option.split("-")
-    return first + "".join(map(str.capitalize, others))
+def _value(text: str | None, parse: Callable[[str], object]) -> object:
+    """Return the value of an option: None without it, NONE to remove the setting, otherwise the parsed one."""
+    return text if text is None or text == NONE else parse(text)
 
 
-def _number(option: str, text: str) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) <= 15):
-        raise CommandError(f"--{option} {text[:40]}: use a whole number, or none", EXIT_USAGE)
-    return int(text)
+def _number(option: str, text: str | None) -> object:
+    def parse(number: str) -> int:
+        if not (number.isascii() and number.isdigit() and len(number) <= 15):
+            raise CommandError(f"{option} {number[:40]}: use a whole number, or none", EXIT_USAGE)
+        return int(number)
+
+    return _value(text, parse)
+
+
+def _seconds(max_delay: str | None) -> object:
+    return _value(max_delay, lambda text: _delay_ms("--max-delay", text) // 1_000)
+
+
+def _window_ms(text: str) -> int:
+    window_ms = _delay_ms("--spread", text)
+    if window_ms > MAX_WINDOW_MS:
+        raise CommandError(f"--spread {text[:40]}: use at most {delay_text(MAX_WINDOW_MS)}", EXIT_USAGE)
+    return window_ms
+
+
+def _treatment(text: str) -> str:
+    if text not in TREATMENTS:
+        raise CommandError(f"--when-topic-is-gone: use one of {', '.join(TREATMENTS)}", EXIT_USAGE)
+    return text
 
 
 def _delay_ms(option: str, text: str) -> int:
@@ -191,9 +227,17 @@ def _cells(broker: str, each: dict[str, Any]) -> tuple[str, ...]:
         str(each["pendingBytes"]),
         str(stated.get("maxPendingBytes", "")),
         "" if max_delay_s is None else delay_text(max_delay_s * 1_000),
+        _rate(stated),
         stated.get("whenTopicIsGone", "") if "topic" in each else "",
         "" if objective is None else f"{objective['percent']:g}%/{delay_text(objective['withinMs'])}",
     )
+
+
+def _rate(stated: dict[str, Any]) -> str:
+    """Return the limits of the rate of deliveries, such as 50/s over 10m."""
+    per_second, window_ms = stated.get("maxPerSecond"), stated.get("spreadOverMs")
+    parts = [] if per_second is None else [f"{per_second}/s"]
+    return " ".join(parts if window_ms is None else [*parts, f"over {delay_text(window_ms)}"])
 
 
 def _end(missing: list[str], what: str) -> None:

@@ -112,9 +112,11 @@ function pending(value, limit, shown) {
 
 /** The delay settings that the topic has. */
 function promises(settings) {
-  const { maxDelaySeconds, whenTopicIsGone, latenessObjective } = settings;
+  const { maxDelaySeconds, maxPerSecond, spreadOverMs, whenTopicIsGone, latenessObjective } = settings;
   return [
     ["Longest delay", typeof maxDelaySeconds === "number" ? duration(maxDelaySeconds * 1_000) : null],
+    ["Highest rate", typeof maxPerSecond === "number" ? `${count(maxPerSecond)} per second` : null],
+    ["Due together, delivered over", typeof spreadOverMs === "number" ? duration(spreadOverMs) : null],
     ["If the topic is deleted", WHEN_GONE[whenTopicIsGone] ?? whenTopicIsGone ?? null],
     ["Lateness objective", latenessObjective ? `${latenessObjective.percent} % within ${duration(latenessObjective.withinMs)}` : null],
   ];
