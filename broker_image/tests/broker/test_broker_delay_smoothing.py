@@ -2,37 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
-from delaymq.api_types.delay_settings import LatenessObjective, TopicDelaySettings
+from delaymq.api_types.delay_settings import LatenessObjective
 from delaymq.broker.delivery.settings.promises import ObjectiveCounts
 from delaymq.message import names
 from delaymq_testing.broker.changing import Open, records, schedule, send
 from delaymq_testing.broker.harness import Harness
-
-
-def limit(harness: Harness, topic: str = "Orders", **settings: Any) -> None:
-    harness.broker.delay_settings.put_topic(topic, TopicDelaySettings(**settings))
-
-
-def run(harness: Harness, for_ms: int) -> None:
-    """Delivers at the times at which the broker wakes up, until a time."""
-    delivery, end_ms = harness.broker.delivery, harness.clock() + for_ms
-    while True:
-        harness.flush()
-        while harness.broker.hand_over(harness.clock(), 64):
-            harness.flush()
-        next_ms = delivery.next_wakeup_ms()
-        if next_ms is None or next_ms > end_ms:
-            harness.clock.now_ms = end_ms
-            return
-        assert next_ms > harness.clock()
-        harness.clock.now_ms = next_ms
-
-
-def delivered(harness: Harness, topic: str = "Orders") -> list[int]:
-    return [record.store_timestamp_ms for record in records(harness, topic)]
+from delaymq_testing.broker.smoothing import delivered, limit, run
 
 
 @pytest.mark.parametrize("properties", [{"TIMER_DELAY_MS": "1000"}, {"DELAY": "1"}])

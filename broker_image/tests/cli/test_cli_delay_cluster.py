@@ -117,7 +117,7 @@ def changes_reach_the_broker_that_has_the_message(cluster: Cluster) -> None:
 def settings_are_changed_on_both_brokers(cluster: Cluster) -> None:
     assert "no topic or account has delay settings" in cluster("settings").out
     wanted = ("--max-pending-messages", "50", "--max-delay", "30d", "--lateness-objective", "99.5%/5s")
-    rates = ("--max-per-second", "50", "--spread", "10m")
+    rates = ("--max-per-second", "50", "--spread", "10m", "--overdue", "spread=30m", "--overdue-after", "1h")
     for row in cluster.json("set", "--topic", "Both", *wanted, *rates):
         assert row["settings"] == {
             "maxPendingMessages": 50,
@@ -125,11 +125,17 @@ def settings_are_changed_on_both_brokers(cluster: Cluster) -> None:
             "latenessObjective": {"withinMs": 5_000, "percent": 99.5},
             "maxPerSecond": 50,
             "spreadOverMs": 600_000,
+            "overdue": {"treatment": "spread", "overMs": 1_800_000, "afterMs": 3_600_000},
         }
     assert "50/s over 10m" in cluster("settings", "--topic", "Both").out
     assert "--spread 2d: use at most 1d" in cluster("set", "--topic", "Both", "--spread", "2d").err
-    rates = ("--max-per-second", "none", "--spread", "none")
-    cluster.json("set", "--topic", "Both", "--max-delay", "none", "--when-topic-is-gone", "deadLetter", *rates)
+    assert "give --overdue as well" in cluster("set", "--topic", "Both", "--overdue-after", "1h").err
+    assert "use deliver, spread=DURATION" in cluster("set", "--topic", "Both", "--overdue", "wait").err
+    for row in cluster.json("set", "--topic", "Both", "--overdue", "drop"):
+        assert row["settings"]["overdue"] == {"treatment": "drop", "afterMs": 3_600_000}
+    assert "drop after 1h" in cluster("settings", "--topic", "Both").out
+    removed_rates = ("--max-per-second", "none", "--spread", "none", "--overdue", "none")
+    cluster.json("set", "--topic", "Both", "--max-delay", "none", "--when-topic-is-gone", "deadLetter", *removed_rates)
     rows = cluster.json("settings")
     assert [(row["broker"], row["topic"], row["pending"]) for row in rows] == [
         ("broker-a", "Both", 3),

@@ -13,9 +13,12 @@ MAX_DELAY_S: Final = 315_360_000
 
 MAX_WINDOW_MS: Final = 86_400_000
 """A day: maximum of spreadOverMs."""
+MAX_OVERDUE_SPREAD_MS: Final = 30 * 86_400_000
+"""Maximum of overMs."""
 
 Limit = Annotated[int, msgspec.Meta(ge=0, le=MAX_NUMBER)]
 WhenTopicIsGone = Literal["recreate", "deadLetter", "drop"]
+OverdueTreatment = Literal["deliver", "spread", "drop", "pause"]
 
 
 class LatenessObjective(FrozenBody, frozen=True):
@@ -25,6 +28,27 @@ class LatenessObjective(FrozenBody, frozen=True):
     """Lateness in ms that a message should not exceed."""
     percent: Annotated[float, msgspec.Meta(gt=0, lt=100)]
     """Share of the messages for which this should hold, in percent."""
+
+
+class Overdue(FrozenBody, frozen=True, omit_defaults=True):
+    """Treatment of messages that came due while the broker was not running."""
+
+    treatment: OverdueTreatment = "deliver"
+    """`deliver`: immediately; `spread`: evenly over `overMs`; `drop`: not at all; `pause`: not until the topic is
+    resumed."""
+    after_ms: Annotated[int, msgspec.Meta(ge=0, le=MAX_NUMBER)] = 600_000
+    """Shortest downtime in ms to which the treatment applies."""
+    over_ms: Annotated[int, msgspec.Meta(ge=1, le=MAX_OVERDUE_SPREAD_MS)] | None = None
+    """Duration of `spread` in ms."""
+
+    def __post_init__(self) -> None:
+        if self.treatment == "spread" and self.over_ms is None:
+            raise ValueError("overdue: the treatment spread needs overMs, the time over which messages are delivered")
+        if self.treatment != "spread" and self.over_ms is not None:
+            raise ValueError(
+                f"overdue: overMs belongs to the treatment spread, and the treatment is {self.treatment}: remove"
+                " overMs, or use spread"
+            )
 
 
 class TopicDelaySettings(FrozenBody, frozen=True, omit_defaults=True):
@@ -44,6 +68,8 @@ class TopicDelaySettings(FrozenBody, frozen=True, omit_defaults=True):
     """Maximum number of messages that are delivered per second."""
     spread_over_ms: Annotated[int, msgspec.Meta(ge=1, le=MAX_WINDOW_MS)] | None = None
     """Time in ms over which messages that are due together are delivered evenly."""
+    overdue: Overdue | None = None
+    """Treatment of messages that came due while the broker was not running; null: they are delivered immediately."""
 
 
 class AccountDelaySettings(FrozenBody, frozen=True, omit_defaults=True):

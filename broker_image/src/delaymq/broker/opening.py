@@ -77,7 +77,7 @@ def assemble(
     settings: RunningSettings[BrokerConfig] | None = None,
 ) -> Broker:
     """Return the broker of an open store, which was opened with the parts' observers, with its recovered state."""
-    config, now_ms = parts.config, parts.now_ms
+    config, now_ms, stopped_ms = parts.config, parts.now_ms, store.last_store_timestamp_ms
     records = StoredRecords(store)
     access = None
     if rules is not None:
@@ -125,13 +125,26 @@ def assemble(
     delivery.ingress.on_first_timed = parts.topics.register_timer_topic
     store.hand_on((delivery, parts.ledger, parts.arrivals))
     _take_over_timers(config, store, parts.replay.timed.foreign.places())
-    smooth_deliveries(parts.delay_settings, delivery.control.smooth, delivery.wake)
-    if config.read_only:
-        delivery.control.pause_locally()
+    _apply_settings(parts, delivery, stopped_ms)
     store.pins.hold(delivery.name, delivery.pin)
     store.reserve(delivery.reserve_bytes)
     store.pins.hold("half messages", transactions.pin)
     return Broker(parts, store, delivery, transactions, records, tables, table, access, settings)
+
+
+def _apply_settings(parts: Parts, delivery: Delivery, stopped_ms: int) -> None:
+    """Apply the delay settings of topics, and treat what came due since the log's last record was stored."""
+    control = delivery.control
+
+    def changed(topic: str) -> None:
+        control.treatments.setting_changed(topic)
+        delivery.wake()
+
+    smooth_deliveries(parts.delay_settings, control.smooth, changed)
+    if parts.config.read_only:
+        control.pause_locally()
+    else:
+        control.begin_treatments(stopped_ms)
 
 
 def _require_version(store: MessageStore, version: int) -> None:

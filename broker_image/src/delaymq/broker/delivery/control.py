@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 from delaymq.broker.delivery.changes.changes import BROKER, Requester
 from delaymq.broker.delivery.changes.group_records import Stated
 from delaymq.broker.delivery.pause_facts import ALL
+from delaymq.broker.delivery.settings.overdue import OverdueTreatments, Requests
 from delaymq.schedule.timeline import PacedTimeline, Timeline
 from delaymq.schedule.timeline.inspection import due_count
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from delaymq.broker.delivery.changes.pauses import Pauses
     from delaymq.broker.delivery.hand_over import HandOver
     from delaymq.broker.delivery.reader import DeliveryStore
+    from delaymq.broker.delivery.settings.promises import Promises
     from delaymq.schedule.timeline.rates import Smoothing
 
 FILE_NAME: Final = "delivery.json"
@@ -97,6 +99,7 @@ class DeliveryControl:
         timeline: Timeline,
         hand_over: HandOver,
         pauses: Pauses,
+        promises: Promises,
         now_ms: Callable[[], int],
     ) -> None:
         self._store = store
@@ -106,6 +109,14 @@ class DeliveryControl:
         self._now_ms = now_ms
         self.policy: DeliveryPolicy | None = None
         """Current policy; None if messages are delivered when they are due."""
+        requests = Requests(
+            lambda: self.policy is not None or self.is_paused,
+            lambda topic: _end_of(pauses.pause(topic, "", BROKER)),
+            self.pause_locally,
+        )
+        self.treatments = OverdueTreatments(store, timeline, promises, requests, now_ms)
+        """Treatment of messages that came due while the broker was not running."""
+        pauses.on_change = self._pause_changed
 
     def load(self) -> None:
         """Apply the stored policy; start a spread that has not started yet."""
@@ -114,6 +125,23 @@ class DeliveryControl:
             self._take(policy)
         if self.is_paused:
             _logger.warning("deliveries are paused: resume them with `delaymq delay resume`")
+
+    def begin_treatments(self, stopped_ms: int) -> None:
+        """Treat messages that came due since the log's last record was stored as the settings of their topics require.
+
+        To be called once, when the store accepts records.
+        """
+        try:
+            self.treatments.begin(stopped_ms)
+        except OSError as error:
+            self._hand_over.stop(error)
+
+    def _pause_changed(self, topic: str, group: str, is_paused: bool) -> None:
+        if (topic, group) != ALL:
+            if not group:
+                self.treatments.pause_changed(topic, is_paused=is_paused)
+        elif is_paused:
+            self.treatments.end_all()
 
     @property
     def is_paused(self) -> bool:
@@ -135,12 +163,14 @@ class DeliveryControl:
         """Deliver each message when it is due, and overdue messages immediately. OSError, StoreError."""
         self._remove()
         self._release()
+        self.treatments.end_all()
         return _end_of(self._pauses.resume(*ALL, requester))
 
     def spread(self, over_ms: int, requester: Requester = BROKER) -> int | None:
         """Deliver the messages that are overdue now evenly over this time in ms, by due time. OSError, StoreError."""
         now_ms = self._now_ms()
         self._take(DeliveryPolicy(mode=DeliveryMode.SPREAD, since_ms=now_ms, over_ms=over_ms), save=True)
+        self.treatments.end_all()
         return _end_of(self._pauses.resume(*ALL, requester))
 
     def drop(self, up_to_ms: int, requester: Requester = BROKER) -> int | None:
@@ -148,6 +178,7 @@ class DeliveryControl:
         now_ms = self._now_ms()
         policy = DeliveryPolicy(mode=DeliveryMode.DROP, since_ms=now_ms, up_to_ms=min(up_to_ms, now_ms))
         self._take(policy, save=True)
+        self.treatments.end_all()
         return _end_of(self._pauses.resume(*ALL, requester))
 
     def smooth(self, limits: Mapping[str, Smoothing | None]) -> None:
@@ -163,11 +194,14 @@ class DeliveryControl:
         """Return the number of pending messages due at `now_ms`, except those that wait for a retry."""
         return self._hand_over.spread_left + due_count(self._timeline, now_ms)
 
-    def finish_if_done(self) -> None:
-        """End a completed policy; called after hand-overs."""
-        policy = self.policy
-        if policy is None or policy.mode is DeliveryMode.PAUSED:
-            return
+    def review(self) -> None:
+        """End a completed policy, and completed treatments; called after hand-overs."""
+        if self.policy is not None and self.policy.mode is not DeliveryMode.PAUSED:
+            self._finish_if_done(self.policy)
+        if self.treatments.open:
+            self.treatments.review()
+
+    def _finish_if_done(self, policy: DeliveryPolicy) -> None:
         if policy.mode is DeliveryMode.SPREAD:
             over = self._hand_over.is_spread_over
         else:

@@ -125,7 +125,7 @@ class Delivery:
         self.carrier = self._make_carrier()
         """Carries pending messages forward, so that old segments can be deleted."""
         self._pin = DeliveryPin(store, self.timeline, self.pauses)
-        self.control = DeliveryControl(store, self.timeline, self._hand_over, self.pauses, now_ms)
+        self.control = DeliveryControl(store, self.timeline, self._hand_over, self.pauses, self.promises, now_ms)
         """Delivery policy. A caller that changes it must call `wake`."""
         self.control.load()
 
@@ -465,8 +465,7 @@ class Delivery:
         While the result is not 0, call it again as soon as other work has run; otherwise, at `next_wakeup_ms`.
         """
         count = self._hand_over.run(now_ms, budget)
-        if self.control.policy is not None:
-            self.control.finish_if_done()
+        self.control.review()
         return count
 
     def carry(self, now_ms: int) -> bool:

@@ -249,7 +249,7 @@ class HandOver:
                     topic, _, level = key_of(pending.partition)
                     settled = self._queues[queue_of_level(level)].settled if level else None
                     partition = pending.partition
-                    is_plain = self.drop_up_to_ms is None and self._promises.fate_of_gone(topic) is None
+                    is_plain = self.drop_up_to_ms is None and not self._promises.decide(topic)
                 data = read(pending.record, pending.size) if is_plain else b""
                 plain = plain_copy(data, pending, topic, level, now_ms)
             except Exception:
@@ -347,7 +347,7 @@ class HandOver:
         ):
             return None  # its topic was unknown to the index
         due_ms = pending.due_ms if own_due_ms is None else own_due_ms
-        decided = self._decided(properties, due_ms)
+        decided = self._decided(properties, pending, due_ms)
         fate, copy = copy_of(record, properties, decided=decided, has_own_due=own_due_ms is not None)
         return Due(record, fate, copy, due_ms, own_due_ms is None)
 
@@ -369,14 +369,14 @@ class HandOver:
         expire_ms = expiry_ms(properties)
         if expire_ms is not None and now_ms - pending.due_ms > expire_ms:
             return Due(record, Fate.EXPIRED, mark_of_expired(record, pending, now_ms), pending.due_ms, False)
-        decided = self._decided(properties, pending.due_ms)
+        decided = self._decided(properties, pending, pending.due_ms)
         fate, copy = timed_copy_of(record, properties, pending, now_ms, decided=decided)
         return Due(record, fate, copy, pending.due_ms, False)
 
     def _repeat(self, record: Record, pending: Pending, now_ms: int) -> None:
         """Deliver or skip runs of a repeating message, and let it be due at its next run."""
         assert self.repeating is not None
-        outcome = self.repeating.outcome(record, pending, now_ms, self.drop_up_to_ms)
+        outcome = self.repeating.outcome(record, pending, now_ms, self._dropped_up_to(pending, pending.due_ms))
         store_timestamp_ms, size = self._append(outcome.copy, now_ms, record.size)
         try:
             self.repeating.done(outcome, pending)
@@ -394,9 +394,16 @@ class HandOver:
         """
         return pending.record + pending.size > self._store.flushed_offset
 
-    def _decided(self, properties: dict[str, str], due_ms: int) -> Fate | None:
-        """Return the outcome of a message if it depends only on settings; None if the message decides."""
+    def _dropped_up_to(self, pending: Pending, due_ms: int) -> int | None:
+        """Return the time up to which messages are dropped; None if one that is due then is delivered."""
         if self.drop_up_to_ms is not None and due_ms <= self.drop_up_to_ms:
+            return self.drop_up_to_ms
+        topic, held_group, _ = self._timeline.partitions.key(pending.partition)
+        return None if held_group else self._promises.dropped_up_to(topic, due_ms)
+
+    def _decided(self, properties: dict[str, str], pending: Pending, due_ms: int) -> Fate | None:
+        """Return the outcome of a message if it depends only on settings; None if the message decides."""
+        if self._dropped_up_to(pending, due_ms) is not None:
             return Fate.REFUSED
         return self._promises.fate_of_gone(properties.get(names.REAL_TOPIC, ""))
 

@@ -33,7 +33,7 @@ class DeliveryCounters:
     dropped: int = 0
     """Dropped messages for the half topic, as in RocketMQ."""
     refused: int = 0
-    """Overdue messages that were dropped on request, each settled by a mark."""
+    """Overdue messages that were dropped on request or after a downtime, each settled by a mark."""
     expired: int = 0
     """Messages that were dropped because they were later than their producers allowed."""
     repeated: int = 0

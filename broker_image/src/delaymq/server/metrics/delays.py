@@ -27,7 +27,7 @@ def families(gathered: Gathered) -> Iterator[Metric]:
         ("dead", "Delayed messages without a valid topic, moved to the dead-letter topic.", counted.dead),
         ("failed", "Deliveries that failed and are retried.", counted.failed),
         ("dropped", "Delayed messages for the half topic, dropped.", counted.dropped),
-        ("refused", "Overdue messages dropped on request.", counted.refused),
+        ("refused", "Overdue messages dropped on request or after a downtime.", counted.refused),
         ("expired", "Messages dropped because they were later than their producers allowed.", counted.expired),
         ("repeated", "Delivered runs of repeating messages.", counted.repeated),
         ("skipped", "Runs of repeating messages that were missed or late, and not delivered.", counted.skipped),

@@ -43,6 +43,8 @@ class Pauses:
         self._hand_over = hand_over
         self._facts = facts
         self._now_ms = now_ms
+        self.on_change: Callable[[str, str, bool], None] = lambda topic, group, is_paused: None
+        """Called when a pause has begun or ended."""
         for topic, group in facts.table:
             self._apply(topic, group)
 
@@ -122,3 +124,4 @@ class Pauses:
             self._timeline.pause(topic, group)
         else:
             self._timeline.resume(topic, group)
+        self.on_change(topic, group, is_paused)

@@ -1,4 +1,4 @@
-"""Promises about delayed messages by topic: their lateness, and what happens to them if the topic was deleted."""
+"""Promises about delayed messages by topic: their lateness, and what happens to those that are not delivered."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from delaymq.broker.delivery.copies import Fate
+from delaymq.schedule.timeline.cursors import NO_TIMES, Times
 
 if TYPE_CHECKING:
     from delaymq.broker.delivery.settings.table import DelaySettingsTable
@@ -27,6 +28,8 @@ class Promises:
     def __init__(self, settings: DelaySettingsTable, has_topic: Callable[[str], bool]) -> None:
         """`has_topic` returns whether a topic exists."""
         self.settings = settings
+        self.dropped: dict[str, Times] = {}
+        """By topic: due times of messages that are dropped, because they came due while the broker was not running."""
         self._has_topic = has_topic
         self._counts: dict[str, ObjectiveCounts] = {}
 
@@ -35,6 +38,15 @@ class Promises:
         if topic not in self.settings.gone or self._has_topic(topic):
             return None
         return _FATES[self.settings.of_topic(topic).when_topic_is_gone]
+
+    def dropped_up_to(self, topic: str, due_ms: int) -> int | None:
+        """Return the time up to which messages of a topic are dropped; None if one that is due then is delivered."""
+        after_ms, up_to_ms = self.dropped.get(topic, NO_TIMES)
+        return up_to_ms if after_ms < due_ms <= up_to_ms else None
+
+    def decide(self, topic: str) -> bool:
+        """Whether some due messages of a topic may have another outcome than their delivery."""
+        return topic in self.dropped or self.fate_of_gone(topic) is not None
 
     def count(self, topic: str, lateness_ms: int, messages: int) -> None:
         """Count delivered messages of a topic, if it has a lateness objective."""

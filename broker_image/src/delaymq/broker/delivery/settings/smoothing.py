@@ -14,15 +14,15 @@ if TYPE_CHECKING:
 Smooth: TypeAlias = Callable[[Mapping[str, Smoothing | None]], None]
 
 
-def smooth_deliveries(settings: DelaySettingsTable, smooth: Smooth, wake: Callable[[], None]) -> None:
-    """Limit the rates of topics as the settings require, now and whenever they change.
+def smooth_deliveries(settings: DelaySettingsTable, smooth: Smooth, on_change: Callable[[str], None]) -> None:
+    """Limit the rates of topics with `smooth` as the settings require, now and whenever they change.
 
-    `smooth` limits the rates of some topics, and `wake` triggers a new check for due messages.
+    `on_change` is called when the changed settings of a topic have been applied.
     """
 
     def changed(topic: str) -> None:
         smooth({topic: _smoothing(settings.of_topic(topic))})
-        wake()
+        on_change(topic)
 
     smooth({topic: _smoothing(each) for topic, each in settings.topics.items()})
     settings.on_topic = changed

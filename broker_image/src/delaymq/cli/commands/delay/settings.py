@@ -12,6 +12,7 @@ import typer
 from delaymq.api_types.delay_settings import MAX_WINDOW_MS
 from delaymq.cli.errors import EXIT_UNREACHABLE, EXIT_USAGE, CommandError
 from delaymq.cli.options import AsJson, ContextName, HttpAddress, NameServers, TokenFile
+from delaymq.cli.overdue_policy import parse_overdue
 from delaymq.cli.target.contexts import target
 from delaymq.cli.target.http_api import HttpApi
 from delaymq.cli.terminal.output import console, print_json, warn
@@ -24,8 +25,8 @@ TREATMENTS: Final = ("recreate", "deadLetter", "drop")
 _OBJECTIVE: Final = re.compile(r"(\d{1,2}(?:\.\d{1,6})?)%/(\w+)\Z", re.ASCII)
 _PAGE: Final = 1_000
 COLUMNS: Final = (
-    "broker", "topic or account", "pending", "of", "bytes", "of", "max delay", "rate", "when topic is gone",
-    "objective",
+    "broker", "topic or account", "pending", "of", "bytes", "of", "max delay", "rate", "overdue",
+    "when topic is gone", "objective",
 )  # fmt: skip
 
 OfTopic = Annotated[str | None, typer.Option("--topic", metavar="TOPIC", help="The topic.")]
@@ -39,6 +40,20 @@ Spread = Annotated[
         "--spread",
         metavar="DURATION",
         help="Time over which messages that are due together are delivered, such as 10m; at most 1d.",
+    ),
+]
+OverdueTreatment = Annotated[
+    str | None,
+    typer.Option(
+        "--overdue",
+        metavar="CHOICE",
+        help="For messages that came due while the broker was down: deliver (immediately), spread=30m, drop or pause.",
+    ),
+]
+OverdueAfter = Annotated[
+    str | None,
+    typer.Option(
+        "--overdue-after", metavar="DURATION", help="Shortest downtime to which --overdue applies; 10m by default."
     ),
 ]
 WhenGone = Annotated[
@@ -103,6 +118,8 @@ def set_limits(
     ] = None,
     max_per_second: MaxPerSecond = None,
     spread: Spread = None,
+    overdue: OverdueTreatment = None,
+    overdue_after: OverdueAfter = None,
     when_topic_is_gone: WhenGone = None,
     lateness_objective: Objective = None,
     namesrv: NameServers = None,
@@ -116,7 +133,7 @@ def set_limits(
     Changes all brokers of the cluster, or only the one at --http; each broker applies a limit to its own messages.
     Retries of consumers have no limits. Accounts have limits of pending timed messages only. Examples: delaymq delay
     set --topic Orders --max-pending-messages 100000 --max-delay 30d; delaymq delay set --topic Orders
-    --max-per-second 50 --spread 10m; delaymq delay set --account web --max-pending-bytes none
+    --max-per-second 50 --spread 10m --overdue spread=30m; delaymq delay set --account web --max-pending-bytes none
     """
     from delaymq.cli.target.every_broker import ask_every_broker
 
@@ -129,6 +146,7 @@ def set_limits(
         "maxDelaySeconds": _seconds(max_delay),
         "maxPerSecond": _number("--max-per-second", max_per_second),
         "spreadOverMs": _value(spread, _window_ms),
+        "overdue": _overdue(overdue, overdue_after),
         "whenTopicIsGone": _value(when_topic_is_gone, _treatment),
         "latenessObjective": _value(lateness_objective, _objective),
     }
@@ -140,7 +158,10 @@ def set_limits(
 
     def change(api: HttpApi) -> dict[str, Any]:
         # A member with the value none is removed.
-        wanted = {**api.get(path)["settings"], **changes}
+        before = api.get(path)["settings"]
+        wanted = {**before, **changes}
+        if isinstance(treatment := changes.get("overdue"), dict) and "afterMs" in before.get("overdue", {}):
+            wanted["overdue"] = {"afterMs": before["overdue"]["afterMs"], **treatment}
         return api.put(path, {name: value for name, value in wanted.items() if value != NONE})
 
     found = ask_every_broker(target(namesrv, http, token_file, context), http is not None, change)
@@ -182,6 +203,21 @@ def _window_ms(text: str) -> int:
     if window_ms > MAX_WINDOW_MS:
         raise CommandError(f"--spread {text[:40]}: use at most {delay_text(MAX_WINDOW_MS)}", EXIT_USAGE)
     return window_ms
+
+
+def _overdue(text: str | None, after: str | None) -> object:
+    """Return the value of --overdue and --overdue-after."""
+    if text is None or text == NONE:
+        if after is not None:
+            raise CommandError("--overdue-after: give --overdue as well, such as --overdue spread=30m", EXIT_USAGE)
+        return text
+    choice = parse_overdue(text)
+    found: dict[str, object] = {"treatment": choice.what}
+    if choice.what == "spread":
+        found["overMs"] = choice.over_ms
+    if after is not None:
+        found["afterMs"] = _delay_ms("--overdue-after", after)
+    return found
 
 
 def _treatment(text: str) -> str:
@@ -228,6 +264,7 @@ def _cells(broker: str, each: dict[str, Any]) -> tuple[str, ...]:
         str(stated.get("maxPendingBytes", "")),
         "" if max_delay_s is None else delay_text(max_delay_s * 1_000),
         _rate(stated),
+        _shown_overdue(stated.get("overdue")),
         stated.get("whenTopicIsGone", "") if "topic" in each else "",
         "" if objective is None else f"{objective['percent']:g}%/{delay_text(objective['withinMs'])}",
     )
@@ -238,6 +275,15 @@ def _rate(stated: dict[str, Any]) -> str:
     per_second, window_ms = stated.get("maxPerSecond"), stated.get("spreadOverMs")
     parts = [] if per_second is None else [f"{per_second}/s"]
     return " ".join(parts if window_ms is None else [*parts, f"over {delay_text(window_ms)}"])
+
+
+def _shown_overdue(overdue: dict[str, Any] | None) -> str:
+    """Return the treatment of messages that came due during a downtime, such as spread=30m after 1h."""
+    if overdue is None:
+        return ""
+    treatment, over_ms, after_ms = overdue.get("treatment", "deliver"), overdue.get("overMs"), overdue.get("afterMs")
+    shown = treatment if over_ms is None else f"{treatment}={delay_text(over_ms)}"
+    return shown if after_ms is None else f"{shown} after {delay_text(after_ms)}"
 
 
 def _end(missing: list[str], what: str) -> None:

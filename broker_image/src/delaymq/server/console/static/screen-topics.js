@@ -112,11 +112,12 @@ function pending(value, limit, shown) {
 
 /** The delay settings that the topic has. */
 function promises(settings) {
-  const { maxDelaySeconds, maxPerSecond, spreadOverMs, whenTopicIsGone, latenessObjective } = settings;
+  const { maxDelaySeconds, maxPerSecond, spreadOverMs, overdue, whenTopicIsGone, latenessObjective } = settings;
   return [
     ["Longest delay", typeof maxDelaySeconds === "number" ? duration(maxDelaySeconds * 1_000) : null],
     ["Highest rate", typeof maxPerSecond === "number" ? `${count(maxPerSecond)} per second` : null],
     ["Due together, delivered over", typeof spreadOverMs === "number" ? duration(spreadOverMs) : null],
+    ["Overdue after a downtime", overdue ? overdueText(overdue) : null],
     ["If the topic is deleted", WHEN_GONE[whenTopicIsGone] ?? whenTopicIsGone ?? null],
     ["Lateness objective", latenessObjective ? `${latenessObjective.percent} % within ${duration(latenessObjective.withinMs)}` : null],
   ];
@@ -126,6 +127,12 @@ function paused(pauses, name) {
   const ofTopic = pauses.find((each) => each.group === null);
   const what = ofTopic ? ["Deliveries of delayed messages have been paused since ", time(ofTopic.sinceMs)] : `${counted(pauses.length, "group")} of delayed messages ${pauses.length === 1 ? "is" : "are"} paused`;
   return h("p", { class: "hold", role: "note", "data-key": "paused" }, what, ". ", link(place(["delays"], { topic: name }), "Delays"));
+}
+
+function overdueText({ treatment, overMs, afterMs }) {
+  const texts = { spread: `delivered over ${duration(overMs ?? 0)}`, drop: "dropped", pause: "the topic is paused" };
+  const after = typeof afterMs === "number" ? ` (downtimes from ${duration(afterMs)} on)` : "";
+  return `${texts[treatment] ?? "delivered immediately"}${after}`;
 }
 
 function links(topic) {

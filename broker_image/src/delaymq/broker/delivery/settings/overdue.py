@@ -1,0 +1,267 @@
+"""Treatment of messages that came due while the broker was not running, as the settings of their topics require.
+
+The treatments that are in progress are stored in delaymq/overdue.json, before they begin, so that another start
+continues with the rest of the messages. A pause is a fact in the log as soon as its mark is on disk.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+
+import msgspec
+
+from delaymq.broker.delivery.settings.table import MAX_TOPICS
+from delaymq.message.errors import IllegalMessageError
+from delaymq.schedule.buckets import BoundedCounts
+from delaymq.schedule.timeline.inspection import count_each_by_due
+from delaymq.store.errors import StoreError
+
+if TYPE_CHECKING:
+    from delaymq.api_types.delay_settings import Overdue
+    from delaymq.broker.delivery.reader import DeliveryStore
+    from delaymq.broker.delivery.settings.promises import Promises
+    from delaymq.schedule.timeline import Timeline
+
+FILE_NAME: Final = "overdue.json"
+_VERSION: Final = 1
+_REVIEWED_PER_MS: Final = 20
+"""Treatments of which it is checked whether they are complete, per ms: those of 20,000 topics once per second."""
+_LOGGED_TOPICS: Final = 20
+_EFFECTS: Final = {
+    "spread": "they are delivered evenly over {s} s",
+    "drop": "they are not delivered, and the log keeps them with marks",
+    "pause": "the topic is paused: resume it with `delaymq delay resume --topic {topic}`",
+}
+
+_logger = logging.getLogger(__name__)
+
+
+class Treatment(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Treatment of the messages of a topic that were due in a time, as stored."""
+
+    treatment: Literal["spread", "drop", "pause"]
+    after_ms: int
+    """Messages due after this time, the store time of the last record before the downtime, are treated."""
+    up_to_ms: int
+    """Messages due after this time, that of the start, are not."""
+    until_ms: int
+    """End of a spread."""
+
+
+class _Stored(msgspec.Struct, frozen=True):
+    version: int
+    topics: dict[str, Treatment]
+
+
+class Requests(NamedTuple):
+    """What requests of administrators decide about deliveries, and how to pause them."""
+
+    is_decided: Callable[[], bool]
+    """Whether deliveries are paused, or someone has requested a treatment of all overdue messages."""
+    pause: Callable[[str], int | None]
+    """Pauses a topic, and returns the end of the mark in the log. StoreError, IllegalMessageError, OSError."""
+    pause_all: Callable[[], None]
+    """Pauses all deliveries, without a mark in the log."""
+
+
+class OverdueTreatments:
+    """Treatments that are in progress. Methods raise OSError only if the index of pending messages cannot be read."""
+
+    def __init__(
+        self,
+        store: DeliveryStore,
+        timeline: Timeline,
+        promises: Promises,
+        requests: Requests,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._store = store
+        self._timeline = timeline
+        self._promises = promises
+        self._requests = requests
+        self._now_ms = now_ms
+        self._marked_end = 0
+        """End of the newest mark of a pause in the log."""
+        self._review_ms = 0
+        self.open: dict[str, Treatment] = {}
+        """Treatments by topic."""
+
+    def begin(self, stopped_ms: int) -> None:
+        """Begin treatments at a start, or continue those that a stop has interrupted.
+
+        `stopped_ms` is the store time of the log's last record. OSError, TimelineDamagedError: nothing has begun.
+        """
+        former = self._store.own_files.load(FILE_NAME, _parse) or {}
+        wanted = {} if self._requests.is_decided() else self._wanted(former, stopped_ms)
+        counts = self._counts(wanted)
+        begun = {topic: treatment for topic, treatment in wanted.items() if counts[topic]}
+        if not begun and not former:
+            return
+        try:
+            self._save(begun)
+            self.open = begun
+            for topic, treatment in begun.items():
+                self._apply(topic, treatment)
+        except (StoreError, IllegalMessageError, OSError) as error:
+            self._pause_all(error)
+            return
+        self._report(counts)
+
+    def review(self) -> None:
+        """End the treatments that are complete; called after hand-overs."""
+        now_ms = self._now_ms()
+        interval_ms = len(self.open) // _REVIEWED_PER_MS
+        if now_ms < self._review_ms <= now_ms + interval_ms:
+            return
+        self._review_ms = now_ms + interval_ms
+        over = [topic for topic, treatment in self.open.items() if self._is_over(topic, treatment, now_ms)]
+        self._forget(over)
+        # What the file still states about others of them has no messages, so it is not written for each.
+        if over and not self.open:
+            self._save_or_report()
+
+    def end_all(self) -> None:
+        """End spreads and drops, because someone has decided about all overdue messages, or has paused deliveries."""
+        self._end([topic for topic, treatment in self.open.items() if treatment.treatment != "pause"])
+
+    def pause_changed(self, topic: str, *, is_paused: bool) -> None:
+        """End the treatment of a topic that is paused, because whoever resumes it decides about its messages."""
+        treatment = self.open.get(topic)
+        if treatment is not None and (treatment.treatment == "pause") != is_paused:
+            self._end([topic])
+
+    def setting_changed(self, topic: str) -> None:
+        """End the treatment of a topic for which another one applies now."""
+        treatment, overdue = self.open.get(topic), self._promises.settings.of_topic(topic).overdue
+        if treatment is not None and (overdue is None or overdue.treatment != treatment.treatment):
+            self._end([topic])
+
+    def _end(self, topics: list[str]) -> None:
+        """End treatments: the rest is delivered as if there were none."""
+        if topics:
+            self._forget(topics)
+            self._save_or_report()
+
+    # Start.
+
+    def _wanted(self, former: dict[str, Treatment], stopped_ms: int) -> dict[str, Treatment]:
+        now_ms, found = self._now_ms(), {}
+        for topic, settings in self._promises.settings.topics.items():
+            overdue = settings.overdue
+            if overdue is None or self._timeline.queues.is_paused(topic, ""):
+                continue
+            treatment = _treatment(overdue, former.get(topic), stopped_ms, now_ms)
+            if treatment is not None:
+                found[topic] = treatment
+        return found
+
+    def _counts(self, wanted: dict[str, Treatment]) -> dict[str, int]:
+        """Return the number of messages of each treatment, without held ones of paused groups. OSError, damage."""
+        partitions, counts = self._timeline.partitions, {}
+        for topic, treatment in wanted.items():
+            counts[topic] = BoundedCounts([treatment.after_ms + 1, treatment.up_to_ms + 1])
+        numbers = ((number, each) for topic, each in counts.items() for number in partitions.of_topic(topic))
+        for _ in count_each_by_due(self._timeline, ((n, each) for n, each in numbers if not partitions.key(n).group)):
+            pass
+        return {topic: each.counts[1] for topic, each in counts.items()}
+
+    def _apply(self, topic: str, treatment: Treatment) -> None:
+        queues = self._timeline.queues
+        if treatment.treatment == "pause":
+            self._marked_end = self._requests.pause(topic) or self._marked_end
+        elif treatment.treatment == "spread":
+            queues.spread(topic, treatment.until_ms)
+        else:
+            times = self._promises.dropped[topic] = treatment.after_ms, treatment.up_to_ms
+            queues.set_unlimited(topic, times)
+
+    def _pause_all(self, error: Exception) -> None:
+        self._forget(list(self.open))
+        try:
+            self._requests.pause_all()
+        except OSError as failure:
+            error = failure
+        _logger.error(
+            "messages that came due while the broker was not running cannot be treated as their topics require (%s):"
+            " all deliveries are paused: repair the disk, and resume them with `delaymq delay resume`",
+            error,
+        )
+
+    def _report(self, counts: dict[str, int]) -> None:
+        for topic, treatment in list(self.open.items())[:_LOGGED_TOPICS]:
+            seconds = (treatment.until_ms - self._now_ms()) // 1_000
+            _logger.warning(
+                "%d messages for topic %s came due while the broker was not running: %s",
+                counts[topic],
+                topic,
+                _EFFECTS[treatment.treatment].format(s=seconds, topic=topic),
+                extra={"topic": topic},
+            )
+        if len(self.open) > _LOGGED_TOPICS:
+            more = list(self.open)[_LOGGED_TOPICS:]
+            _logger.warning(
+                "%d messages for %d other topics came due while the broker was not running, and are treated as their"
+                " settings require: see `delaymq delay settings`",
+                sum(counts[topic] for topic in more),
+                len(more),
+            )
+
+    # End.
+
+    def _is_over(self, topic: str, treatment: Treatment, now_ms: int) -> bool:
+        queues = self._timeline.queues
+        if treatment.treatment == "pause":
+            return self._store.flushed_offset >= self._marked_end
+        if treatment.treatment == "spread":
+            return not queues.is_spread(topic) or now_ms >= treatment.until_ms
+        due_ms = queues.next_due_of(topic)
+        if due_ms is not None and due_ms <= treatment.up_to_ms:
+            return False
+        key = self._timeline.partitions.key
+        return all(key(entry.partition).topic != topic for entry in self._timeline.taken_messages)
+
+    def _forget(self, topics: Iterable[str]) -> None:
+        for topic in topics:
+            del self.open[topic]
+            self._promises.dropped.pop(topic, None)
+            self._timeline.queues.end_spread(topic)
+            self._timeline.queues.set_unlimited(topic, None)
+
+    def _save(self, treatments: dict[str, Treatment]) -> None:
+        if treatments:
+            self._store.own_files.save(FILE_NAME, msgspec.json.encode(_Stored(_VERSION, treatments)))
+        else:
+            self._store.own_files.remove(FILE_NAME)
+
+    def _save_or_report(self) -> None:
+        try:
+            self._save(self.open)
+        except OSError as error:
+            # The next start continues treatments that have ended, if they still have messages.
+            _logger.error("delaymq/%s could not be written: %s", FILE_NAME, error)
+
+
+def _treatment(overdue: Overdue, former: Treatment | None, stopped_ms: int, now_ms: int) -> Treatment | None:
+    """Return the treatment that a topic needs, which may be the rest of a former one."""
+    treatment = overdue.treatment
+    if treatment == "deliver":
+        return None
+    if former is not None and former.treatment != treatment:
+        former = None
+    if 0 < stopped_ms <= now_ms - overdue.after_ms:
+        after_ms = stopped_ms if former is None else min(former.after_ms, stopped_ms)
+        until_ms = now_ms + (overdue.over_ms or 0)
+        return Treatment(treatment=treatment, after_ms=after_ms, up_to_ms=now_ms, until_ms=until_ms)
+    if former is None:
+        return None
+    left_ms = max(former.until_ms - stopped_ms, 0)
+    return msgspec.structs.replace(former, until_ms=now_ms + left_ms)
+
+
+def _parse(data: bytes) -> dict[str, Treatment]:
+    stored = msgspec.json.decode(data, type=_Stored)
+    if stored.version != _VERSION or len(stored.topics) > MAX_TOPICS:
+        raise ValueError(f"its version is not {_VERSION}, or it has more than {MAX_TOPICS} topics")
+    return stored.topics

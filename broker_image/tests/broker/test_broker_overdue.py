@@ -1,0 +1,293 @@
+"""Treatment of messages that came due while the broker was not running."""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import Any
+
+import msgspec
+import pytest
+from delaymq.api_types.delay_settings import Overdue, TopicDelaySettings
+from delaymq.broker.delivery.changes.pauses import Pauses
+from delaymq.broker.delivery.settings.overdue import FILE_NAME
+from delaymq.broker.opening import open_broker
+from delaymq.message import names
+from delaymq_testing.broker.changing import Open, act, records, schedule, send
+from delaymq_testing.broker.harness import Harness
+from delaymq_testing.broker.smoothing import delivered, limit, run
+
+MINUTE_MS = 60_000
+DOWN_MS = 20 * MINUTE_MS
+
+
+def treat(harness: Harness, treatment: str, topic: str = "Orders", **settings: Any) -> None:
+    """Sets a policy and writes it, as a request over HTTP does."""
+    over_ms = 10 * MINUTE_MS if treatment == "spread" else None
+    overdue = msgspec.convert({"treatment": treatment, "overMs": over_ms}, Overdue)
+    limit(harness, topic, overdue=overdue, **settings)
+    harness.broker.persist_definitions()
+
+
+def kill(harness: Harness, down_ms: int = DOWN_MS) -> None:
+    """kill -9, and a start after a downtime."""
+    harness.flush()
+    harness.broker.store.abandon()
+    harness.clock.advance(down_ms)
+    harness.broker = open_broker(harness.config, harness.clock)
+
+
+def stored(harness: Harness) -> dict[str, Any] | None:
+    content: dict[str, Any] | None = harness.broker.store.own_files.load(FILE_NAME, json.loads)
+    return content and content["topics"]
+
+
+def schedule_overdue(harness: Harness, count: int = 100, topic: str = "Orders") -> None:
+    """Messages of both kinds that come due within ten minutes."""
+    for number in range(count):
+        due = {"TIMER_DELAY_MS": str(1_000 + number * 6_000)} if number % 2 else {"DELAY": "1"}
+        send(harness, str(number), topic=topic, **due)
+
+
+def test_overdue_messages_are_spread_and_others_are_not_delayed(harness: Harness) -> None:
+    treat(harness, "spread")
+    schedule_overdue(harness)
+    schedule_overdue(harness, topic="Bills")
+    schedule(harness, "soon", TIMER_DELAY_MS=str(DOWN_MS + MINUTE_MS))
+    kill(harness)
+    begin_ms = harness.clock()
+    run(harness, 60 * MINUTE_MS)
+    times = delivered(harness)
+    assert len(times) == 101
+    for minute in range(10):
+        first_ms = begin_ms + minute * MINUTE_MS
+        assert 9 <= sum(first_ms <= time < first_ms + MINUTE_MS for time in times) <= 12
+    assert max(times) <= begin_ms + 10 * MINUTE_MS
+    assert set(delivered(harness, "Bills")) == {begin_ms}
+    assert stored(harness) is None
+    assert not harness.broker.delivery.control.treatments.open
+
+
+def test_second_start_spreads_the_rest_over_the_remaining_time(harness: Harness) -> None:
+    treat(harness, "spread")
+    schedule_overdue(harness)
+    kill(harness)
+    run(harness, 4 * MINUTE_MS)
+    assert 38 <= len(delivered(harness)) <= 43
+    kill(harness, 5 * MINUTE_MS)
+    begin_ms = harness.clock()
+    run(harness, 30 * MINUTE_MS)
+    times = delivered(harness)
+    assert len(times) == 100
+    assert begin_ms + 5.5 * MINUTE_MS <= max(times) <= begin_ms + 6.1 * MINUTE_MS
+    assert stored(harness) is None
+
+
+def test_overdue_messages_are_dropped_with_marks_and_only_those(harness: Harness) -> None:
+    treat(harness, "drop", max_per_second=1)
+    schedule(harness, "late", TIMER_DELAY_MS="1000")
+    schedule_overdue(harness)
+    harness.clock.advance(2_000)
+    send(harness, "newest")
+    schedule(harness, "later", TIMER_DELAY_MS=str(DOWN_MS + MINUTE_MS))
+    kill(harness)
+    run(harness, 2 * MINUTE_MS)
+    bodies = {record.body.decode() for record in records(harness, "Orders")}
+    late = {str(number) for number in range(0, 100, 2)}
+    assert bodies == {"late", "newest", "later"} | late
+    assert len(delivered(harness)) == 53
+    assert harness.broker.delivery.counters.refused == 50
+    assert all("dropped" in record.properties[names.MARK] for record in records(harness, names.MARKS_TOPIC))
+    assert stored(harness) is None
+    schedule(harness, "new", TIMER_DELAY_MS="1000")
+    run(harness, 1_000)
+    assert records(harness, "Orders")[-1].body == b"new"
+
+
+def test_second_start_drops_the_rest(harness: Harness) -> None:
+    treat(harness, "drop")
+    schedule_overdue(harness)
+    kill(harness)
+    assert harness.broker.hand_over(harness.clock(), 10) == 10
+    kill(harness, 1_000)
+    run(harness, MINUTE_MS)
+    assert delivered(harness) == []
+    assert len(records(harness, names.MARKS_TOPIC)) == 100
+
+
+def test_missed_runs_of_repeating_messages_are_dropped(harness: Harness) -> None:
+    treat(harness, "drop")
+    assert send(harness, "tick", DELAY_EVERY_MS="60000", DELAY_MISSED="all").code == 0
+    kill(harness)
+    run(harness, 2 * MINUTE_MS)
+    assert 1 <= len(delivered(harness)) <= 2
+    assert harness.broker.delivery.counters.skipped >= 19
+
+
+def test_overdue_messages_pause_their_topic(harness: Harness, caplog: pytest.LogCaptureFixture) -> None:
+    treat(harness, "pause")
+    treat(harness, "pause", "Idle")
+    schedule_overdue(harness)
+    kill(harness)
+    assert "100 messages for topic Orders came due" in caplog.text
+    assert "delaymq delay resume --topic Orders" in caplog.text
+    pauses = harness.broker.delivery.pauses
+    assert [each for each, _ in pauses] == [("Orders", "")]
+    run(harness, MINUTE_MS)
+    kill(harness, 1_000)
+    assert harness.broker.delivery.pauses.is_paused("Orders", "")
+    assert act(harness, "resume").code == 0
+    kill(harness, 1_000)
+    assert not harness.broker.delivery.pauses.is_paused("Orders", "")
+    run(harness, MINUTE_MS)
+    assert len(delivered(harness)) == 100
+    assert stored(harness) is None
+
+
+def test_start_that_was_interrupted_pauses_the_rest_of_the_topics(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topics = ["First", "Second"]
+    for topic in topics:
+        treat(harness, "pause", topic)
+        schedule_overdue(harness, 10, topic)
+    harness.flush()
+    harness.broker.store.abandon()
+    harness.clock.advance(DOWN_MS)
+    pause = Pauses.pause
+
+    def fails(pauses: Pauses, *names: Any) -> Any:
+        if list(pauses):
+            raise KeyboardInterrupt
+        return pause(pauses, *names)
+
+    monkeypatch.setattr(Pauses, "pause", fails)
+    with pytest.raises(KeyboardInterrupt):
+        open_broker(harness.config, harness.clock)
+    monkeypatch.undo()
+    harness.broker = open_broker(harness.config, harness.clock)
+    assert sorted(topic for (topic, _), _ in harness.broker.delivery.pauses) == topics
+
+
+@pytest.mark.parametrize("treatment", ["spread", "drop", "pause", "deliver"])
+def test_short_downtime_has_no_effect(harness: Harness, treatment: str) -> None:
+    treat(harness, treatment)
+    for number in range(20):
+        schedule(harness, str(number), TIMER_DELAY_MS="1000")
+    kill(harness, 599_999)
+    run(harness, 0)
+    assert len(delivered(harness)) == 20
+
+
+def test_paused_topics_and_groups_are_not_affected(harness: Harness) -> None:
+    treat(harness, "drop")
+    treat(harness, "drop", "Bills")
+    schedule(harness, "free")
+    for body in ("held", "soon"):
+        schedule(harness, body, DELAY_GROUP="g")
+    schedule(harness, "topic", topic="Bills")
+    for topic, group in (("Orders", {"DELAY_GROUP": "g"}), ("Bills", {})):
+        assert act(harness, "pause", topic, **group).code == 0
+    kill(harness)
+    run(harness, MINUTE_MS)
+    for topic, group in (("Orders", {"DELAY_GROUP": "g"}), ("Bills", {})):
+        assert act(harness, "resume", topic, **group).code == 0
+    run(harness, MINUTE_MS)
+    assert len(delivered(harness)) == 2
+    assert len(delivered(harness, "Bills")) == 1
+    assert harness.broker.delivery.counters.refused == 1
+
+
+@pytest.mark.parametrize("is_local", [False, True])
+def test_whoever_resumes_deliveries_decides(harness: Harness, is_local: bool) -> None:
+    treat(harness, "drop")
+    schedule_overdue(harness, 10)
+    control = harness.broker.delivery.control
+    (control.pause_locally if is_local else control.pause)()
+    kill(harness)
+    assert not harness.broker.delivery.control.treatments.open
+    harness.broker.delivery.control.resume()
+    run(harness, 0)
+    assert len(delivered(harness)) == 10
+
+
+@pytest.mark.parametrize("end", ["setting", "pause", "resume"])
+def test_treatment_ends_when_someone_decides_otherwise(harness: Harness, end: str) -> None:
+    treat(harness, "spread")
+    schedule_overdue(harness)
+    kill(harness)
+    run(harness, MINUTE_MS)
+    assert 9 <= len(delivered(harness)) <= 12
+    if end == "setting":
+        treat(harness, "deliver")
+    elif end == "resume":
+        harness.broker.delivery.control.resume()
+    else:
+        assert act(harness, "pause").code == 0
+        assert act(harness, "resume").code == 0
+    assert stored(harness) is None
+    run(harness, 0)
+    assert len(delivered(harness)) == 100
+
+
+def test_policy_that_cannot_be_stored_pauses_all_deliveries(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    treat(harness, "spread")
+    schedule_overdue(harness, 10)
+    harness.flush()
+    harness.broker.store.abandon()
+    harness.clock.advance(DOWN_MS)
+    save = type(harness.broker.store.own_files).save
+
+    def fails(files: Any, name: str, data: bytes, **options: Any) -> None:
+        if name == FILE_NAME:
+            raise OSError(28, "No space left on device")
+        save(files, name, data, **options)
+
+    monkeypatch.setattr(type(harness.broker.store.own_files), "save", fails)
+    harness.broker = open_broker(harness.config, harness.clock)
+    monkeypatch.undo()
+    assert "all deliveries are paused: repair the disk" in caplog.text
+    run(harness, MINUTE_MS)
+    assert delivered(harness) == []
+    harness.broker.delivery.control.resume()
+    run(harness, 0)
+    assert len(delivered(harness)) == 10
+
+
+def test_log_has_a_line_for_some_topics_only(open_harness: Open, caplog: pytest.LogCaptureFixture) -> None:
+    harness = open_harness()
+    topics = [f"Topic{number}" for number in range(30)]
+    for topic in topics:
+        treat(harness, "drop", topic)
+        schedule(harness, topic=topic, TIMER_DELAY_MS="1000")
+    with caplog.at_level(logging.WARNING):
+        kill(harness)
+    lines = [each.getMessage() for each in caplog.records if "came due while the broker" in each.getMessage()]
+    assert len(lines) == 21
+    assert lines[-1].startswith("10 messages for 10 other topics")
+    run(harness, MINUTE_MS)
+    assert harness.broker.delivery.counters.refused == 30
+
+
+@pytest.mark.parametrize("content", [b'{"version":2,"topics":{}}', b"[", b'{"version":1,"topics":{"Orders":{}}}'])
+def test_unreadable_file_delivers_the_rest(harness: Harness, content: bytes) -> None:
+    schedule_overdue(harness, 10)
+    harness.broker.store.own_files.save(FILE_NAME, content)
+    kill(harness)
+    run(harness, 0)
+    assert len(delivered(harness)) == 10
+
+
+@pytest.mark.parametrize(
+    ("overdue", "problem"),
+    [
+        ({"treatment": "spread"}, "the treatment spread needs overMs"),
+        ({"treatment": "drop", "overMs": 5}, "overMs belongs to the treatment spread, and the treatment is drop"),
+        ({"overMs": 5}, "the treatment is deliver: remove overMs, or use spread"),
+    ],
+)
+def test_policy_that_is_not_consistent_is_rejected(overdue: dict[str, Any], problem: str) -> None:
+    with pytest.raises(msgspec.ValidationError, match=problem):
+        msgspec.convert({"overdue": overdue}, TopicDelaySettings)
