@@ -13,6 +13,7 @@ SYSTEM_TOPIC = "this topic is a system topic of the broker: use another name"
 GROUP_TOPIC = (
     "retry topics and dead-letter topics belong to consumer groups, and the broker creates them: use another name"
 )
+OVERDUE = "overMilliseconds is the duration of the treatment Spread: give both of them, or neither"
 RENAMED = "a topic cannot be renamed: restore the previous topicName, and create another Topic for the other name"
 REFUSED_TOPICS: list[tuple[str, Spec, str, str]] = [
     ("t", {}, "spec.brokerRef", "Required value"),
@@ -29,6 +30,14 @@ REFUSED_TOPICS: list[tuple[str, Spec, str, str]] = [
         TO | {"delay": {"latenessObjective": {"withinMilliseconds": 5, "percent": 100}}},
         "spec.delay.latenessObjective.percent",
         "spec.delay.latenessObjective.percent in body should be less than 100",
+    ),
+    ("t", TO | {"delay": {"overdue": {"treatment": "Spread"}}}, "spec.delay.overdue", OVERDUE),
+    ("t", TO | {"delay": {"overdue": {"overMilliseconds": 5}}}, "spec.delay.overdue", OVERDUE),
+    (
+        "t",
+        TO | {"delay": {"spreadOverMilliseconds": 86_400_001}},
+        "spec.delay.spreadOverMilliseconds",
+        "spec.delay.spreadOverMilliseconds in body should be less than or equal to 86400000",
     ),
     (
         "t",
@@ -89,6 +98,8 @@ ACCEPTED_TOPICS: list[tuple[str, Spec]] = [
     ("demo-1-2", TO),
     ("t", TO | {"queues": 1024, "permission": "WriteOnly", "order": True, "deletionPolicy": "Retain"}),
     ("t", TO | {"delay": {"maxDelaySeconds": 1, "maxPendingMessages": 0, "whenTopicIsGone": "Drop"}}),
+    ("t", TO | {"delay": {"maxPerSecond": 1, "overdue": {"treatment": "Spread", "overMilliseconds": 1}}}),
+    ("t", TO | {"delay": {"spreadOverMilliseconds": 1, "overdue": {"afterMilliseconds": 0}}}),
     (
         "t",
         TO

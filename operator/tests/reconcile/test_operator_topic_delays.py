@@ -4,7 +4,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from delaymq.api_types.delay_settings import LatenessObjective, TopicDelaySettings
+from delaymq.api_types.delay_settings import LatenessObjective, Overdue, OverdueTreatment, TopicDelaySettings
 from delaymq_operator.api.names import DRY_RUN_ANNOTATION
 from delaymq_operator.reconcile.context import Key, Waiting
 from delaymq_operator.reconcile.topic import release_topic
@@ -14,6 +14,8 @@ from delaymq_operator_testing.worlds.topic_reconciling import settle
 DELAY: dict[str, Any] = {
     "maxDelaySeconds": 86_400, "maxPendingMessages": 100, "maxPendingBytes": 10**6, "whenTopicIsGone": "DeadLetter",
     "latenessObjective": {"withinMilliseconds": 5_000, "percent": 99.9},
+    "maxPerSecond": 50, "spreadOverMilliseconds": 60_000,
+    "overdue": {"treatment": "Spread", "afterMilliseconds": 5_000, "overMilliseconds": 1_800_000},
 }  # fmt: skip
 SETTINGS = TopicDelaySettings(
     max_delay_seconds=86_400,
@@ -21,6 +23,9 @@ SETTINGS = TopicDelaySettings(
     max_pending_bytes=10**6,
     when_topic_is_gone="deadLetter",
     lateness_objective=LatenessObjective(within_ms=5_000, percent=99.9),
+    max_per_second=50,
+    spread_over_ms=60_000,
+    overdue=Overdue(treatment="spread", after_ms=5_000, over_ms=1_800_000),
 )
 DAY_MS = 86_400_000
 
@@ -65,6 +70,25 @@ def test_omitted_fields_are_removed_and_an_absent_object_changes_nothing() -> No
     world.later()
     settle(world, key)
     assert world.delay_settings(0, "orders") == TopicDelaySettings()
+
+
+@pytest.mark.parametrize(
+    ("treatment", "expected"), [("Deliver", "deliver"), ("Drop", "drop"), ("Pause", "pause"), (None, "deliver")]
+)
+def test_treatment_after_a_downtime_is_applied(treatment: str | None, expected: OverdueTreatment) -> None:
+    world = TopicWorld(groups=1)
+    settle(world, world.add_topic("orders", delay={"overdue": {} if treatment is None else {"treatment": treatment}}))
+    assert world.delay_settings(0, "orders") == TopicDelaySettings(overdue=Overdue(treatment=expected))
+
+
+@pytest.mark.parametrize("overdue", [{"treatment": "Spread"}, {"treatment": "Drop", "overMilliseconds": 5}])
+def test_treatment_without_its_duration_is_an_invalid_spec(overdue: dict[str, Any]) -> None:
+    world = TopicWorld(groups=1)
+    key = world.add_topic("orders", delay={"overdue": overdue})
+    settle(world, key)
+    status, _, message = world.condition(key)
+    assert status == "False"
+    assert "spec.delay.overdue: overMilliseconds is the duration of the treatment Spread" in message
 
 
 def test_rejected_settings_are_reported() -> None:
@@ -239,6 +263,19 @@ def test_dry_run_shows_the_effect_and_changes_nothing() -> None:
     settle(world, key)
     assert world.condition(key)[:2] == ("True", "InEveryGroup")
     assert world.delay_settings(0, "orders").max_pending_messages == 50
+
+
+def test_dry_run_shows_when_rates_and_treatments_would_apply() -> None:
+    world = TopicWorld(groups=1)
+    key = world.add_topic("orders", delay={})
+    settle(world, key)
+    world.annotate("Topic", "orders", DRY_RUN_ANNOTATION, "true")
+    world.kube.change("Topic", "orders", delay={"maxPerSecond": 5, "overdue": {"treatment": "Drop"}})
+    world.later()
+    settle(world, key)
+    message = world.condition(key)[2]
+    assert "the rate would apply to them when they are due" in message
+    assert "overdue would apply to those that come due while a broker is not running" in message
 
 
 def test_dry_run_without_a_change_is_ready() -> None:

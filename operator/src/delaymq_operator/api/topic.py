@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from delaymq.api_types.delay_settings import MAX_DELAY_S, MAX_NUMBER
+from delaymq.api_types.delay_settings import MAX_DELAY_S, MAX_NUMBER, MAX_OVERDUE_SPREAD_MS, MAX_WINDOW_MS
 from delaymq.message.names import topic_problem
 from msgspec import Meta
 
@@ -30,6 +30,18 @@ class LatenessObjective(ApiStruct, frozen=True, kw_only=True):
     percent: Annotated[float, Meta(gt=0, lt=100)]
 
 
+class OverdueSpec(ApiStruct, frozen=True, kw_only=True):
+    """Treatment of messages that came due while a broker was not running."""
+
+    treatment: Literal["Deliver", "Spread", "Drop", "Pause"] = "Deliver"
+    after_milliseconds: Annotated[int, Meta(ge=0, le=MAX_NUMBER)] = 600_000
+    over_milliseconds: Annotated[int, Meta(ge=1, le=MAX_OVERDUE_SPREAD_MS)] | None = None
+
+    def __post_init__(self) -> None:
+        if (self.treatment == "Spread") != (self.over_milliseconds is not None):
+            raise ValueError("overMilliseconds is the duration of the treatment Spread: give both of them, or neither")
+
+
 class TopicDelaySpec(ApiStruct, frozen=True, kw_only=True):
     """Limits and promises of delayed messages. Those that are omitted are removed from the brokers."""
 
@@ -38,6 +50,9 @@ class TopicDelaySpec(ApiStruct, frozen=True, kw_only=True):
     max_pending_bytes: Annotated[int, Meta(ge=0, le=MAX_NUMBER)] | None = None
     when_topic_is_gone: Literal["Recreate", "DeadLetter", "Drop"] = "Recreate"
     lateness_objective: LatenessObjective | None = None
+    max_per_second: Annotated[int, Meta(ge=1, le=MAX_NUMBER)] | None = None
+    spread_over_milliseconds: Annotated[int, Meta(ge=1, le=MAX_WINDOW_MS)] | None = None
+    overdue: OverdueSpec | None = None
 
 
 class TopicSpec(ApiStruct, frozen=True, kw_only=True):

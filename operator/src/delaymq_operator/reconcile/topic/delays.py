@@ -8,7 +8,13 @@ from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 import msgspec
-from delaymq.api_types.delay_settings import LatenessObjective, TopicDelays, TopicDelaySettings
+from delaymq.api_types.delay_settings import (
+    LatenessObjective,
+    Overdue,
+    OverdueTreatment,
+    TopicDelays,
+    TopicDelaySettings,
+)
 
 from delaymq_operator.api import Broker, Topic
 from delaymq_operator.api.names import token_secret
@@ -30,6 +36,12 @@ _TREATMENTS: Final[dict[str, Literal["recreate", "deadLetter", "drop"]]] = {
     "Recreate": "recreate",
     "DeadLetter": "deadLetter",
     "Drop": "drop",
+}
+_OVERDUE: Final[dict[str, OverdueTreatment]] = {
+    "Deliver": "deliver",
+    "Spread": "spread",
+    "Drop": "drop",
+    "Pause": "pause",
 }
 
 
@@ -58,7 +70,7 @@ class FiguresWritten:
 
 def desired_settings(spec: TopicDelaySpec) -> TopicDelaySettings:
     """Return the settings that `spec.delay` describes, as brokers have them."""
-    objective = spec.lateness_objective
+    objective, overdue = spec.lateness_objective, spec.overdue
     return TopicDelaySettings(
         max_delay_seconds=spec.max_delay_seconds,
         max_pending_messages=spec.max_pending_messages,
@@ -68,6 +80,17 @@ def desired_settings(spec: TopicDelaySpec) -> TopicDelaySettings:
             None
             if objective is None
             else LatenessObjective(within_ms=objective.within_milliseconds, percent=objective.percent)
+        ),
+        max_per_second=spec.max_per_second,
+        spread_over_ms=spec.spread_over_milliseconds,
+        overdue=(
+            None
+            if overdue is None
+            else Overdue(
+                treatment=_OVERDUE[overdue.treatment],
+                after_ms=overdue.after_milliseconds,
+                over_ms=overdue.over_milliseconds,
+            )
         ),
     )
 
@@ -201,6 +224,11 @@ def _effect(found: TopicDelays, wanted: TopicDelaySettings) -> str:
         )
     if wanted.when_topic_is_gone != found.settings.when_topic_is_gone:
         parts.append("whenTopicIsGone would apply to them if the topic were deleted")
+    rates = (wanted.max_per_second, wanted.spread_over_ms)
+    if rates != (None, None) and rates != (found.settings.max_per_second, found.settings.spread_over_ms):
+        parts.append("the rate would apply to them when they are due")
+    if wanted.overdue is not None and wanted.overdue != found.settings.overdue:
+        parts.append("overdue would apply to those that come due while a broker is not running")
     return ", ".join(parts)
 
 
