@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from delaymq.schedule.timeline import Pending, Timeline
+from delaymq.schedule.timeline.inspection import due_count
 from delaymq.schedule.timeline.rates import Smoothing
 from delaymq.schedule.timeline.runs import Sizes
 from delaymq.schedule.timeline.state import Capture, empty, restore
@@ -177,6 +178,10 @@ def test_overdue_messages_of_a_topic_with_a_rate_are_not_paced_with_others() -> 
         add(index, 1_000 + number, topic="even")
         index.maintain()
     assert index.begin_pacing(NOW_MS) == 100
+    assert due_count(index, NOW_MS) == 100
+    add(index, 2_000)
+    add(index, 2_001, topic="even")
+    assert (index.paced_left, due_count(index, NOW_MS)) == (101, 101)
     index.queues.set_rate("even", Smoothing(per_second=10))
     index.sort_out_paced()
     assert index.paced_left == 0

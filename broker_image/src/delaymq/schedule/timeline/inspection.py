@@ -145,7 +145,7 @@ def count_each_by_due(timeline: Timeline, counts: Iterable[tuple[int, DueCounts]
 def due_count(timeline: Timeline, now_ms: int) -> int:
     """Return the number of messages due at `now_ms`, except taken and paced ones. OSError, TimelineDamagedError."""
     queues = timeline.queues
-    fresh = sum(entry.due_ms <= now_ms and not queues.is_paced(entry.due_ms) for entry in timeline.held_messages)
+    fresh = sum(entry.due_ms <= now_ms and not queues.is_paced(entry) for entry in timeline.held_messages)
     counts = [
         cursor.run.find(cursor.head, cursor.end, (now_ms + 1, 0)) - cursor.head
         for partition in timeline.partitions.pending()

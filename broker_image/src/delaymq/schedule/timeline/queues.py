@@ -67,7 +67,7 @@ class Queues:
     def hold(self, entry: Pending) -> None:
         """Add an entry that is in memory."""
         queue = self.of(entry.partition)
-        if self.paced_up_to_ms is not None and self.is_paced(entry.due_ms) and _can_be_paced(queue):
+        if self.paced_up_to_ms is not None and self.is_paced(entry):
             self.paced.add(entry)
         elif queue.add(entry):
             self.wait(queue, entry.due_ms)
@@ -90,9 +90,10 @@ class Queues:
         if not queue.is_parked and queue is not self.paced:
             (self._ready_dues if queue.is_ready else self._wakeups).add(queue, due_ms)
 
-    def is_paced(self, due_ms: int) -> bool:
-        """Whether a message due then is paced."""
-        return self.paced_up_to_ms is not None and due_ms <= self.paced_up_to_ms
+    def is_paced(self, entry: Pending) -> bool:
+        """Whether an entry is paced."""
+        up_to_ms = self.paced_up_to_ms
+        return up_to_ms is not None and entry.due_ms <= up_to_ms and _can_be_paced(self.of(entry.partition))
 
     def forget_fresh(self, partitions: Iterable[int]) -> None:
         """Remove the entries in memory of these partitions, and the paced ones: a run now contains them."""
