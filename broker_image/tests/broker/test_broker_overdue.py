@@ -49,13 +49,17 @@ def schedule_overdue(harness: Harness, count: int = 100, topic: str = "Orders") 
         send(harness, str(number), topic=topic, **due)
 
 
-def test_overdue_messages_are_spread_and_others_are_not_delayed(harness: Harness) -> None:
+def test_overdue_messages_are_spread_and_others_are_not_delayed(
+    harness: Harness, caplog: pytest.LogCaptureFixture
+) -> None:
     treat(harness, "spread")
     schedule_overdue(harness)
     schedule_overdue(harness, topic="Bills")
     schedule(harness, "soon", TIMER_DELAY_MS=str(DOWN_MS + MINUTE_MS))
     kill(harness)
     begin_ms = harness.clock()
+    assert "100 messages for topic Orders" in caplog.text
+    assert "they are delivered evenly over 600 s" in caplog.text
     run(harness, 60 * MINUTE_MS)
     times = delivered(harness)
     assert len(times) == 101

@@ -39,7 +39,7 @@ class Overdue(FrozenBody, frozen=True, omit_defaults=True):
     after_ms: Annotated[int, msgspec.Meta(ge=0, le=MAX_NUMBER)] = 600_000
     """Shortest downtime in ms to which the treatment applies."""
     over_ms: Annotated[int, msgspec.Meta(ge=1, le=MAX_OVERDUE_SPREAD_MS)] | None = None
-    """Duration of `spread` in ms."""
+    """Duration of `spread` in ms. It is required for this treatment, and rejected for others."""
 
     def __post_init__(self) -> None:
         if self.treatment == "spread" and self.over_ms is None:

@@ -191,7 +191,7 @@ class OverdueTreatments:
 
     def _report(self, counts: dict[str, int]) -> None:
         for topic, treatment in list(self.open.items())[:_LOGGED_TOPICS]:
-            seconds = (treatment.until_ms - self._now_ms()) // 1_000
+            seconds = round((treatment.until_ms - self._now_ms()) / 1_000)
             _logger.warning(
                 "%d messages for topic %s came due while the broker was not running: %s",
                 counts[topic],
