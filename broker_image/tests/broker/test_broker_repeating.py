@@ -8,11 +8,11 @@ from pathlib import Path
 from zoneinfo import ZoneInfo
 
 import pytest
-from delaymq.broker.delivery.repeating.copies import run_id
 from delaymq.broker.delivery.repeating.cron import cron_of
 from delaymq.broker.opening import open_broker
 from delaymq.message import names
 from delaymq.message.record import Record
+from delaymq.message.run_ids import run_id
 from delaymq.message.timed_marks import parse_own_due
 from delaymq.protocol.batch import BatchMessage, encode_batch
 from delaymq.protocol.codes import RequestCode

@@ -19,7 +19,7 @@ from delaymq.broker.delivery.copies import (
 )
 from delaymq.broker.delivery.plain_copies import plain_copy
 from delaymq.broker.delivery.queue_state import QueueState
-from delaymq.broker.delivery.reader import DeliveryStore, ScheduleReader
+from delaymq.broker.delivery.reader import DeliveryStore, ScheduleReader, rejects_all
 from delaymq.broker.delivery.repeating.runs import Repeating
 from delaymq.broker.delivery.settings.promises import Promises
 from delaymq.broker.delivery.status import DeliveryCounters, LatenessHistogram
@@ -34,13 +34,9 @@ from delaymq.message.properties import decode_properties
 from delaymq.message.record import IPV4_HOST_BYTES, Record
 from delaymq.schedule import Backoff, Entry, RetryQueue, Scheduler, Settled
 from delaymq.schedule.timeline import TIMELINE_QUEUE, PacedTimeline, Pending, Timeline
-from delaymq.store.disk.files import is_shortage
-from delaymq.store.errors import SegmentCreateError, StoreClosedError, StoreFailedError, StoreFullError
 from delaymq.store.model import Dispatched, NewRecord
 from delaymq.throttled_log import ThrottledLogger
 
-_STORE_WIDE = (StoreFullError, StoreClosedError, StoreFailedError, SegmentCreateError, MemoryError)
-"""Errors after which no message can be delivered: the whole schedule pauses, and no message counts as failed."""
 _UNFLUSHED_WAIT_MS = 10
 """Interval between checks whether a record that carries a message forward is on disk."""
 _LONGEST_STEP_S = 0.02
@@ -172,9 +168,8 @@ class HandOver:
         """
         if self.paused or self.is_paused_by_log or self._is_paused(now_ms):
             return 0
-        handed_over = 0
         try:
-            batches = self._scheduler.due(now_ms, budget)
+            handed_over, batches = 0, self._scheduler.due(now_ms, budget)
         except OSError as error:
             self.stop(error)
             return 0
@@ -296,7 +291,7 @@ class HandOver:
 
     def _failed(self, batch: list[Entry], position: int, error: Exception, now_ms: int) -> None:
         """Schedule another attempt for an entry that was not delivered. Raises _StoppedError."""
-        if isinstance(error, _STORE_WIDE) or is_shortage(error):
+        if rejects_all(error):
             raise _StoppedError(position, error)
         self._schedule_retry(batch[position], error, now_ms)
 

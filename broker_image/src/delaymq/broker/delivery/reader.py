@@ -12,10 +12,13 @@ from delaymq.message.names import DELAY, DUE, SCHEDULE_TOPIC, TIMER_TOPIC
 from delaymq.message.record import Record, decode_record
 from delaymq.schedule.timeline import Pending
 from delaymq.store.consume_queue import BLANK_SIZE, ENTRY, ENTRY_BYTES
+from delaymq.store.disk.files import is_shortage
+from delaymq.store.errors import SegmentCreateError, StoreClosedError, StoreFailedError, StoreFullError
 from delaymq.store.model import Dispatched, NewRecord, StoreTask
 from delaymq.store.retention import ExpiredLog
 
 _NOTHING = (0, b"")
+_STORE_WIDE = (StoreFullError, StoreClosedError, StoreFailedError, SegmentCreateError, MemoryError)
 # Entries per read, for single ones (almost in order) and for a whole queue:
 _NEXT_ENTRIES = 256
 _PRECEDING_ENTRIES = 64
@@ -93,6 +96,11 @@ def require_all_keys(store: DeliveryStore) -> None:
             "the index of keys is incomplete: set messageIndexEnable=true, and restart the broker if it has run out of"
             " memory or disk space"
         )
+
+
+def rejects_all(error: Exception) -> bool:
+    """Whether the store accepts no record after this error, so that no message counts as failed."""
+    return isinstance(error, _STORE_WIDE) or is_shortage(error)
 
 
 class Place(NamedTuple):
