@@ -202,6 +202,18 @@ def test_paused_topics_and_groups_are_not_affected(harness: Harness) -> None:
     assert harness.broker.delivery.counters.refused == 1
 
 
+def test_held_messages_that_would_be_dropped_do_not_raise_the_rate(harness: Harness) -> None:
+    treat(harness, "drop", max_per_second=1)
+    for number in range(50):
+        schedule(harness, f"held{number}", DELAY_GROUP="g")
+        schedule(harness, f"later{number}", TIMER_DELAY_MS=str(DOWN_MS))
+    assert act(harness, "pause", DELAY_GROUP="g").code == 0
+    kill(harness, DOWN_MS - 1)
+    harness.clock.advance(5_000)
+    run(harness, 30_000)
+    assert 28 <= len(delivered(harness)) <= 31
+
+
 @pytest.mark.parametrize("is_local", [False, True])
 def test_whoever_resumes_deliveries_decides(harness: Harness, is_local: bool) -> None:
     treat(harness, "drop")
