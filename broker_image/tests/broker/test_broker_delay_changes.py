@@ -345,6 +345,22 @@ def test_change_waits_for_the_disk_like_a_send(open_harness: Open) -> None:
         assert (result.response.code, result.until) == (SUCCESS, harness.broker.store.end_offset)
 
 
+@pytest.mark.parametrize("name", [{"DELAY_KEY": "k"}, {"DELAY_GROUP": "g"}])
+@pytest.mark.parametrize("actions", [["cancel"], ["pause", "resume"]])
+def test_repeated_change_waits_for_the_mark_of_the_first_one(
+    open_harness: Open, name: dict[str, str], actions: list[str]
+) -> None:
+    harness = open_harness(flush_disk_type="SYNC_FLUSH")
+    harness.send("Orders", b"m", {"UNIQ_KEY": "id-m", "TIMER_DELAY_MS": "60000", "DELAY_KEY": "k", "DELAY_GROUP": "g"})
+    target = name if actions == ["cancel"] or "DELAY_GROUP" in name else {}  # otherwise the topic
+    for action in actions:
+        harness.flush()
+        results = [harness.send("Orders", b"", {"DELAY_ACTION": action, **target}) for _ in range(2)]
+        store = harness.broker.store
+        assert store.flushed_offset < store.end_offset
+        assert [isinstance(result, Deferred) and result.until for result in results] == [store.end_offset] * 2
+
+
 # Attempts, races, full disks.
 
 

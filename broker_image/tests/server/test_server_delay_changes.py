@@ -11,6 +11,7 @@ import pytest
 from delaymq.client import Client, Message, NoSuchDelayError, NotPendingError, Producer, RefusedError
 from delaymq.client.core import broker_delays
 from delaymq.message.errors import IllegalMessageError
+from delaymq.store.message_store import MessageStore
 from delaymq_testing.asked_api import Asked, asked
 from delaymq_testing.running_server import HOST, run, standalone, until
 from prometheus_client.parser import text_string_to_metric_families
@@ -49,6 +50,21 @@ def test_every_action_over_http_by_every_name(tmp_path: Path, name: str) -> None
                 "moved", "moved", "fired", "delivered"
             ]  # fmt: skip
             assert f"by {HOST}" in next(event["detail"] for event in details["life"] if event["event"] == "fired")
+
+    run(scenario)
+
+
+def test_change_over_http_and_its_repetition_wait_for_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        async with asked(tmp_path, flush_disk_type="SYNC_FLUSH", sync_flush_timeout=100) as api:
+            await schedule(api)
+            change = {"action": "cancel", "topic": "Orders", "key": "order/1 ä"}
+            with monkeypatch.context() as patched:
+                patched.setattr(MessageStore, "flush_task", lambda _: None)
+                for _ in range(2):
+                    assert (await api.post("delay/changes", change, 503))["error"]["code"] == "not_flushed"
+            assert (await api.post("delay/changes", change))["changed"] == 0
+            assert api.broker.store.flushed_offset == api.broker.store.end_offset
 
     run(scenario)
 

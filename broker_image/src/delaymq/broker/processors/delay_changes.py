@@ -78,9 +78,7 @@ def make_change(broker: Broker, request: ChangeRequest, requester: Requester) ->
 def _answer(broker: Broker, request: ChangeRequest, outcome: Outcome, more: dict[str, str]) -> Response | Deferred:
     if outcome.fate is not None:
         return _not_done(f"{request.action} of {request.target}: {outcome}", outcome.fate)
-    place = end = 0
-    if outcome.changed:
-        place, end = outcome.changed[0].place, outcome.changed[-1].end
+    place = outcome.changed[0].place if outcome.changed else 0
     fields = {
         "msgId": f"{broker.message_id_prefix}{place:016X}",
         "queueId": "0",
@@ -92,9 +90,10 @@ def _answer(broker: Broker, request: ChangeRequest, outcome: Outcome, more: dict
     }
     if outcome.changed and outcome.changed[0].due_ms is not None:
         fields["delayDueMs"] = str(outcome.changed[0].due_ms)
-    if outcome.changed and broker.waits_for_flush:
+    if broker.waits_for_flush:
         late = Response(ResponseCode.FLUSH_DISK_TIMEOUT, None, fields)
-        return Deferred(Response(0, None, fields), end, broker.config.sync_flush_timeout, late)
+        until = outcome.end or broker.store.end_offset
+        return Deferred(Response(0, None, fields), until, broker.config.sync_flush_timeout, late)
     return Response(0, None, fields)
 
 

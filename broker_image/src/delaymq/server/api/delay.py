@@ -78,7 +78,6 @@ class DelayHttp:
         except StoreError as error:
             raise ApiError(503, "service_not_available", str(error)) from error
         broker.delivery.wake()
-        if end is not None:
-            await wait_for_flush(self._server, end)
+        await wait_for_flush(self._server, broker.store.end_offset if end is None else end)
         held = msgspec.convert(broker.delivery.control.as_json(now_ms), DeliveryPolicy | None)
         return DeliveryState(as_of_ms=now_ms, overdue=overdue, held=held)

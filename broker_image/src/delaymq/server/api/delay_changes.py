@@ -70,8 +70,7 @@ class DelayChangesHttp:
         if outcome.fate is not None:
             status, code = (404, "no_such_message") if outcome.fate.at_ms is None else (409, outcome.fate.kind.value)
             raise ApiError(status, code, f"{change.action} of {change.target}: {outcome}")
-        if outcome.changed:
-            await wait_for_flush(self._server, outcome.changed[-1].end)
+        await wait_for_flush(self._server, outcome.end or broker.store.end_offset)
         due_ms = outcome.changed[0].due_ms if outcome.changed else None
         return Change(action=wanted.action, topic=wanted.topic, changed=outcome.messages, due_ms=due_ms)
 

@@ -107,6 +107,14 @@ class Outcome(NamedTuple):
         """Number of changed messages; with a pause, number of pending messages to which it applies."""
         return sum(each.messages for each in self.changed)
 
+    @property
+    def end(self) -> int | None:
+        """Physical offset up to which the log must be on disk for the change to be safe.
+
+        None: up to its present end, because an earlier request made the change, and its mark may not be on disk yet.
+        """
+        return max((each.end for each in self.changed), default=0) or None
+
     def __str__(self) -> str:
         """Return a sentence."""
         return "done" if self.fate is None else str(self.fate)
