@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 
 import pytest
+from delaymq.broker.delivery.changes.changes import BROKER
+from delaymq.broker.delivery.changes.requests import Action, ChangeRequest, perform
 from delaymq.broker.delivery.control import FILE_NAME, DeliveryMode
 from delaymq.message.names import MARK, MARKS_TOPIC
+from delaymq.schedule.timeline.rates import Smoothing
 from delaymq.store.errors import StoreFullError
 from delaymq_testing.broker.delivery_harness import START_MS, Bench
 
@@ -178,6 +181,80 @@ def test_messages_due_after_the_cutoff_are_delivered() -> None:
     dropped = len(bodies(bench, MARKS_TOPIC))
     assert 0 < dropped < 10
     assert dropped + len(bodies(bench)) == 10
+
+
+# Overdue messages of paused topics and groups.
+
+
+def change(bench: Bench, action: Action, group: str | None = "g") -> None:
+    perform(bench.delivery, ChangeRequest(action=action, topic="orders", group=group), BROKER)
+
+
+def settle(bench: Bench) -> None:
+    while bench.delivery.hand_over(bench.now_ms, 64):
+        pass
+
+
+@pytest.mark.parametrize("restart", [False, True])
+@pytest.mark.parametrize("group", ["g", None])
+def test_drop_applies_to_paused_messages_when_they_are_resumed(group: str | None, restart: bool) -> None:
+    bench = Bench()
+    bench.send_timed("paused", START_MS + 1_000, DELAY_GROUP="g")
+    bench.send_timed("other", START_MS + 1_000, topic="others")
+    change(bench, Action.PAUSE, group)
+    bench.now_ms += 5_000
+    bench.delivery.control.drop(bench.now_ms)
+    bench.send_timed("new", bench.now_ms + 1, DELAY_GROUP="g")
+    settle(bench)
+    if restart:
+        bench.take_snapshot()
+        bench.kill()
+        bench.start()
+    bench.now_ms += 60_000
+    settle(bench)
+    assert bench.delivery.status()["held"] is not None
+    change(bench, Action.RESUME, group)
+    settle(bench)
+    assert bodies(bench) == ["new"]
+    assert bodies(bench, MARKS_TOPIC).count("paused") == 1
+    assert (bench.delivery.status()["held"], bench.delivery.pending_total()) == (None, 0)
+
+
+@pytest.mark.parametrize("group", ["g", None])
+@pytest.mark.parametrize("resumed_after_ms", [2_000, 60_000])
+def test_spread_applies_to_paused_messages_when_they_are_resumed(group: str | None, resumed_after_ms: int) -> None:
+    bench = Bench()
+    for number in range(10):
+        bench.send_timed(f"m{number}", START_MS + 1_000 + number, DELAY_GROUP="g")
+    change(bench, Action.PAUSE, group)
+    bench.now_ms += 5_000
+    bench.delivery.control.spread(10_000)
+    bench.hand_over()
+    bench.now_ms += resumed_after_ms
+    bench.hand_over()
+    assert bodies(bench) == []
+    change(bench, Action.RESUME, group)
+    span_ms = 8_000 if resumed_after_ms == 2_000 else 10_000
+    delivered = []
+    for _ in range(10):
+        bench.hand_over()
+        delivered.append(len(bodies(bench)))
+        bench.now_ms += span_ms // 10
+    assert delivered == list(range(1, 11))
+    assert bench.delivery.status()["held"] is None
+
+
+def test_drop_applies_to_messages_that_wait_because_of_the_rate_of_their_topic() -> None:
+    bench = Bench()
+    bench.delivery.timeline.queues.set_rate("orders", Smoothing(1))
+    for number in range(3):
+        bench.send_timed(f"m{number}", START_MS + 1_000)
+    bench.now_ms += 5_000
+    bench.delivery.control.drop(bench.now_ms)
+    for _ in range(10):
+        settle(bench)
+        bench.now_ms += 1_000
+    assert (bodies(bench), bench.delivery.pending_total(), bench.delivery.status()["held"]) == ([], 0, None)
 
 
 def test_pause_with_an_undeletable_file_stays(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,8 +1,10 @@
 """Delivery policy of one store: spreads or drops overdue messages, or pauses deliveries after a restore.
 
 The policy is stored in delaymq/delivery.json, so that a restart does not deliver messages that an administrator wants
-to inspect first. A pause on request is a fact in the log instead (`changes/pauses`). That of a restored or cloned store
-is not, because the log of such a store is to remain that of its source until someone decides otherwise.
+to inspect first. It also applies to overdue messages of a paused topic or group when they are resumed.
+
+A pause on request is a fact in the log instead (`changes/pauses`). That of a restored or cloned store is not, because
+the log of such a store is to remain that of its source until someone decides otherwise.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
@@ -138,6 +140,8 @@ class DeliveryControl:
 
     def _pause_changed(self, topic: str, group: str, is_paused: bool) -> None:
         if (topic, group) != ALL:
+            if not is_paused:
+                self._spread_resumed()
             if not group:
                 self.treatments.pause_changed(topic, is_paused=is_paused)
         elif is_paused:
@@ -202,13 +206,13 @@ class DeliveryControl:
             self.treatments.review()
 
     def _finish_if_done(self, policy: DeliveryPolicy) -> None:
+        up_to_ms = policy.up_to_ms or 0
         if policy.mode is DeliveryMode.SPREAD:
             over = self._hand_over.is_spread_over
         else:
-            next_ms = self._timeline.next_due_ms()
-            waiting = min((due_ms for due_ms, *_ in self._hand_over.retries.entries()), default=None)
-            over = all(due is None or due > (policy.up_to_ms or 0) for due in (next_ms, waiting))
-        if over:
+            over = all(due_ms > up_to_ms for due_ms, *_ in self._hand_over.retries.entries())
+        # Overdue messages may be paused, or wait because of the rate of their topic.
+        if over and not self._timeline.queues.has_due(up_to_ms):
             self._release()
             try:
                 self._remove()
@@ -263,6 +267,22 @@ class DeliveryControl:
                 self._hand_over.stop(error)
                 return
             self._hand_over.begin_spread(spread, up_to_ms)
+
+    def _spread_resumed(self) -> None:
+        """Spread overdue messages whose pause has ended over the rest of the time, or after it, over a new period."""
+        policy, spread = self.policy, self._hand_over.spread
+        if policy is None or spread is None or self._hand_over.is_spread_over:
+            return
+        now_ms = self._now_ms()
+        until_ms = policy.until_ms or 0
+        if until_ms <= now_ms:
+            until_ms = now_ms + policy.over_ms
+            self.policy = replace(policy, until_ms=until_ms)
+            try:
+                self._store.own_files.save(FILE_NAME, encode_policy(self.policy))
+            except OSError as error:
+                _logger.error("%s cannot be written, so a restart delivers what is left: %s", FILE_NAME, error)
+        spread.restart(now_ms, until_ms)
 
     def _release(self) -> None:
         self.policy = None

@@ -233,6 +233,7 @@ class HandOver:
         taken, key_of, read = self._timeline.taken, self._timeline.partitions.key, self._store.read_bytes
         has_pauses, hold_if_paused = self._timeline.queues.has_pauses, self._timeline.holding.hold_if_paused
         partition, topic, level, settled, is_plain = -1, "", 0, None, False
+        drop_up_to_ms = -1 if self.drop_up_to_ms is None else self.drop_up_to_ms
         for position, entry in enumerate(batch):
             pending = taken(entry[2])
             if pending is None:
@@ -244,8 +245,9 @@ class HandOver:
                     topic, _, level = key_of(pending.partition)
                     settled = self._queues[queue_of_level(level)].settled if level else None
                     partition = pending.partition
-                    is_plain = self.drop_up_to_ms is None and not self._promises.decide(topic)
-                data = read(pending.record, pending.size) if is_plain else b""
+                    is_plain = not self._promises.decide(topic)
+                is_dropped = pending.due_ms <= drop_up_to_ms
+                data = read(pending.record, pending.size) if is_plain and not is_dropped else b""
                 plain = plain_copy(data, pending, topic, level, now_ms)
             except Exception:
                 plain = None  # the long path fails in the same way, and reports it

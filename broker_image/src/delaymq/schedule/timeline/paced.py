@@ -14,7 +14,12 @@ class PacedTimeline:
     def __init__(self, timeline: Timeline, up_to_ms: int, start_ms: int, until_ms: int) -> None:
         """Release the messages due at `up_to_ms` evenly from `start_ms` to `until_ms`. OSError, damage."""
         self._timeline = timeline
-        self._total = timeline.begin_pacing(up_to_ms)
+        timeline.begin_pacing(up_to_ms)
+        self.restart(start_ms, until_ms)
+
+    def restart(self, start_ms: int, until_ms: int) -> None:
+        """Release the messages that have not been taken evenly from `start_ms` to `until_ms`."""
+        self._total = self._timeline.paced_left
         self._given = 0
         self._start_ms = start_ms
         self._span_ms = max(until_ms - start_ms, 0)

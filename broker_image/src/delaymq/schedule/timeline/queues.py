@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import Final, TypeAlias
 
 from delaymq.schedule.timeline.cursors import NO_TIMES, Cursor, EndedKey, EntryQueue, Times
@@ -45,6 +46,8 @@ class Queues:
         self._wakeups = Wakeups()
         self._ready_dues = Wakeups()
         self._ready: deque[EntryQueue] = deque()
+        self._overdue = EntryQueue()
+        """The queue that `has_due` found last: most calls look at no other one."""
 
     def of(self, partition: int) -> EntryQueue:
         """Return the queue of a partition, which is created if it does not exist."""
@@ -131,6 +134,18 @@ class Queues:
         """Return the earliest due time at which `take` may return an entry; None without entries."""
         dues = self._ready_dues.first_ms(), self._wakeups.first_ms()
         return min((due_ms for due_ms in dues if due_ms is not None), default=None)
+
+    def has_due(self, up_to_ms: int) -> bool:
+        """Whether a queue has an entry due at or before this time, even if nothing may be taken from it now.
+
+        Paced entries count, and those that have ended may count.
+        """
+        for queue in chain((self._overdue,), self):
+            due_ms = queue.next_due_ms()
+            if due_ms is not None and due_ms <= up_to_ms:
+                self._overdue = queue
+                return True
+        return False
 
     def take(
         self,
