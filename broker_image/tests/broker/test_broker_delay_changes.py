@@ -150,6 +150,7 @@ def test_changes_can_be_disabled(open_harness: Open) -> None:
 
 def test_changes_need_the_index_of_keys(open_harness: Open) -> None:
     harness = open_harness(message_index_enable=False)
+    send(harness)
     for answer in (act(harness, "cancel", DELAY_KEY="k"), send(harness, DELAY_KEY="k", TIMER_DELAY_MS="5")):
         assert answer.code == ILLEGAL
         assert "set messageIndexEnable=true" in str(answer.remark)

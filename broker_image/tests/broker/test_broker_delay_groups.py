@@ -10,10 +10,12 @@ from delaymq.broker.delivery import delay_rewrite
 from delaymq.broker.delivery.changes import pauses
 from delaymq.broker.delivery.changes.changes import Requester
 from delaymq.broker.delivery.changes.lookup import group_mark_in
+from delaymq.broker.delivery.changes.requests import Action
 from delaymq.broker.opening import open_broker
 from delaymq.cli.commands.store.export import as_data
 from delaymq.message import names
 from delaymq.message.timed_marks import GroupMarkKind
+from delaymq.protocol.codes import RequestCode, ResponseCode
 from delaymq.store.layout import CHANGED_VERSION, MANAGED_VERSION, TIMED_VERSION
 from delaymq.store.reader import StoreReader
 from delaymq.store.tools.inspect import inspect
@@ -137,6 +139,7 @@ def test_paused_topic_holds_all_its_delayed_messages(harness: Harness) -> None:
 
 
 def test_pause_is_idempotent(harness: Harness) -> None:
+    fill(harness, 1)
     for action in ("resume", "pause", "pause", "resume", "resume"):
         assert act(harness, action, DELAY_GROUP="spring").code == SUCCESS
     assert marks(harness) == [GroupMarkKind.PAUSED, GroupMarkKind.RESUMED]
@@ -238,12 +241,48 @@ def test_number_of_groups_is_limited(harness: Harness, monkeypatch: pytest.Monke
     schedule(harness, "m", DELAY_GROUP="c")
 
 
-def test_number_of_pauses_is_limited(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pauses, "MAX_PAUSES", 2)
+@pytest.mark.parametrize(
+    ("limit", "remark"),
+    [("MAX_GROUPS_OF_TOPIC", "2 groups of topic Orders are paused"), ("MAX_GROUPS", "2 groups are paused")],
+)
+def test_paused_groups_are_limited_but_topics_and_all_deliveries_can_be_paused(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch, limit: str, remark: str
+) -> None:
+    fill(harness, 1)
+    monkeypatch.setattr(pauses, limit, 2)
     for group in ("a", "b", "a"):
         assert act(harness, "pause", DELAY_GROUP=group).code == SUCCESS
+    harness.restart()
     answer = act(harness, "pause", DELAY_GROUP="c")
-    assert (answer.code, "2 topics and groups are paused" in (answer.remark or "")) == (ILLEGAL, True)
+    assert (answer.code, remark in (answer.remark or "")) == (ILLEGAL, True)
+    assert act(harness, "pause").code == SUCCESS
+    harness.broker.delivery.control.pause()
+    assert deliver(harness, HOUR_MS) == []
+    harness.broker.delivery.control.resume()
+    for properties in ({}, {"DELAY_GROUP": "a"}, {"DELAY_GROUP": "a"}):
+        assert act(harness, "resume", **properties).code == SUCCESS
+    assert act(harness, "pause", DELAY_GROUP="c").code == SUCCESS
+    assert deliver(harness) == ["spring0"]
+
+
+@pytest.mark.parametrize("action", list(Action))
+@pytest.mark.parametrize("name", [{"DELAY_GROUP": "g"}, {}, {"TIMER_DEL_UNIQKEY": "id"}])
+def test_change_of_an_unknown_topic_does_not_create_it(harness: Harness, action: str, name: dict[str, str]) -> None:
+    answer = act(harness, action, "Nowhere", **name)
+    assert (answer.code, "Nowhere" in harness.broker.topics.table) == (ResponseCode.TOPIC_NOT_EXIST, False)
+    assert harness.broker.store.end_offset == 0
+
+
+def test_pending_messages_of_a_deleted_topic_can_be_changed(harness: Harness) -> None:
+    fill(harness, 1)
+    act(harness, "pause")
+    assert harness.answer(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "Orders"}).code == SUCCESS
+    assert act(harness, "resume").code == SUCCESS
+    assert act(harness, "pause", DELAY_GROUP="g").code == SUCCESS
+    assert act(harness, "cancel", TIMER_DEL_UNIQKEY="id-spring0").code == SUCCESS
+    harness.restart()
+    assert act(harness, "resume", DELAY_GROUP="g").code == SUCCESS
+    assert ("Orders" in harness.broker.topics.table, harness.broker.delivery.pending_total()) == (False, 0)
 
 
 def test_store_without_group_statements_keeps_its_version(harness: Harness) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Final, NamedTuple
 
 from delaymq.message.group_marks import GroupMark
@@ -27,13 +28,22 @@ class PauseFacts:
 
     def __init__(self) -> None:
         self.table: dict[tuple[str, str], Pause] = {}
+        self.groups: Counter[str] = Counter()
+        """Number of paused groups by topic."""
 
     def apply(self, mark: GroupMark, account: str = "") -> None:
         """Apply a mark of the log."""
         if mark.kind is GroupMarkKind.PAUSED:
-            self.table[mark.topic, mark.group] = Pause(mark.decided_ms, mark.place, account)
-        else:
-            self.table.pop((mark.topic, mark.group), None)
+            self._add(mark.topic, mark.group, Pause(mark.decided_ms, mark.place, account))
+        elif self.table.pop((mark.topic, mark.group), None) is not None and mark.group:
+            self.groups[mark.topic] -= 1
+            if not self.groups[mark.topic]:
+                del self.groups[mark.topic]
+
+    def _add(self, topic: str, group: str, pause: Pause) -> None:
+        if group and (topic, group) not in self.table:
+            self.groups[topic] += 1
+        self.table[topic, group] = pause
 
     def as_json(self) -> list[list[object]]:
         """Return the pauses as JSON-compatible data."""
@@ -50,5 +60,5 @@ class PauseFacts:
         if not isinstance(state, list):
             raise ValueError("the pauses are a list")
         for topic, group, since_ms, place, account in state:
-            facts.table[str(topic), str(group)] = Pause(int(since_ms), int(place), str(account))
+            facts._add(str(topic), str(group), Pause(int(since_ms), int(place), str(account)))
         return facts

@@ -58,6 +58,19 @@ def change_by_message(
     return _answer(broker, request, outcome, {})
 
 
+def change_in_unknown_topic(
+    broker: Broker, session: Session, command: Command, topic: str, properties: dict[str, str]
+) -> Response | Deferred:
+    """Make the change that a message for a topic requests that was deleted or lost by a crash, without creating it.
+
+    RequestError 17 if the broker knows no pending messages or pauses of the topic either.
+    """
+    delivery = broker.delivery
+    if not (delivery.timeline.partitions.of_topic(topic) or delivery.pauses.has_any(topic)):
+        raise topic_missing(topic)
+    return change_by_message(broker, session, command, topic, properties)
+
+
 def requester_of(broker: Broker, session: Session, command: Command) -> Requester:
     """Return the client that sent a request."""
     return Requester(account_of(broker, command), session.remote_host)

@@ -11,7 +11,7 @@ from delaymq.broker.delivery.delay_rewrite import KeyPendingError
 from delaymq.broker.delivery.timed.requests import recall_handle
 from delaymq.broker.processors.accounts import account_of
 from delaymq.broker.processors.batched import BATCHED_AT_ONCE, Batch
-from delaymq.broker.processors.delay_changes import change_by_message
+from delaymq.broker.processors.delay_changes import change_by_message, change_in_unknown_topic
 from delaymq.broker.processors.retries import own_retry, without_transaction
 from delaymq.broker.requests.errors import (
     message_illegal,
@@ -21,7 +21,13 @@ from delaymq.broker.requests.errors import (
     unavailable,
 )
 from delaymq.broker.requests.results import Deferred, TimeSliced
-from delaymq.broker.sending.admission import ActionRequestedError, admit, check_copies, check_limits
+from delaymq.broker.sending.admission import (
+    ActionRequestedError,
+    admit,
+    check_copies,
+    check_limits,
+    requested_change,
+)
 from delaymq.broker.statistics.put_times import SLOW_S
 from delaymq.broker.topics import WRITE
 from delaymq.message import names
@@ -68,6 +74,8 @@ def send_one(
     body = command.body
     if len(body) > broker.max_message_size:
         raise too_large(broker, len(body))
+    if header.topic not in broker.topics.table and (asked := requested_change(header.topic, header.properties or "")):
+        return change_in_unknown_topic(broker, session, command, header.topic, asked)
     config, topic, queue_id = place(broker, session, command, header)
     answered_queue_id = queue_id
     dead_letter = is_retry = False

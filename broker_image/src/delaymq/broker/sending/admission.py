@@ -76,6 +76,12 @@ class Admission(Protocol):
         """Transactions, which store half messages."""
 
 
+def requested_change(topic: str, text: str) -> dict[str, str] | None:
+    """Return the properties of a message, given as sent, if it requests a change of pending ones; otherwise None."""
+    properties = parse_properties(text)
+    return None if topic.startswith(names.RETRY_PREFIX) or _ACTIONS.isdisjoint(properties) else properties
+
+
 def admit(broker: Admission, topic: str, queue_id: int, text: str, dead_letter: bool, account: str = "") -> Admitted:
     """Return a message as it is to be stored.
 

@@ -7,7 +7,6 @@ import msgspec
 from aiohttp import web
 
 from delaymq.api_types.delay import DeliveryPolicy, DeliveryState, SpreadMs, UpToMs
-from delaymq.message.errors import IllegalMessageError
 from delaymq.server.api.delay_changes import requester_of, wait_for_flush
 from delaymq.server.api.routing import ApiError
 from delaymq.server.http.responses import decode_json
@@ -73,8 +72,6 @@ class DelayHttp:
             raise ApiError(
                 503, "not_kept", f"cannot write delaymq/delivery.json ({error}): nothing was changed"
             ) from None
-        except IllegalMessageError as error:
-            raise ApiError(409, "too_many_pauses", str(error)) from None
         except StoreError as error:
             raise ApiError(503, "service_not_available", str(error)) from error
         broker.delivery.wake()

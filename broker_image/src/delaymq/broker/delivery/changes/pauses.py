@@ -23,7 +23,10 @@ if TYPE_CHECKING:
     from delaymq.broker.delivery.reader import DeliveryStore
     from delaymq.schedule.timeline import Timeline
 
-MAX_PAUSES: Final = 10_000
+MAX_GROUPS: Final = 10_000
+"""Limit of paused groups. Producers choose the names of groups; topics are limited by their own number."""
+MAX_GROUPS_OF_TOPIC: Final = 1_000
+"""Limit of paused groups of one topic, so that its producers do not use up those of the others."""
 _CARRIED_AT_ONCE: Final = 16
 
 
@@ -74,13 +77,27 @@ class Pauses:
         """Whether a message of a topic and group is not delivered because of a pause."""
         return self.of_all is not None or self._timeline.queues.is_paused(topic, group)
 
+    def has_any(self, topic: str) -> bool:
+        """Whether a topic or a group of it is paused."""
+        return (topic, "") in self._facts.table or topic in self._facts.groups
+
     def pause(self, topic: str, group: str, requester: Requester) -> Stated | None:
         """Begin a pause; return its mark, and None if it applies already. IllegalMessageError."""
         if (topic, group) in self._facts.table:
             return None
-        if len(self._facts.table) >= MAX_PAUSES:
-            raise IllegalMessageError(f"{MAX_PAUSES} topics and groups are paused: resume some of them first")
+        if group:
+            self._check_groups(topic)
         return self._state(GroupMarkKind.PAUSED, topic, group, requester, self._now_ms())
+
+    def _check_groups(self, topic: str) -> None:
+        """Raise IllegalMessageError if there are too many paused groups for another one."""
+        groups = self._facts.groups
+        if groups[topic] >= MAX_GROUPS_OF_TOPIC:
+            raise IllegalMessageError(
+                f"{MAX_GROUPS_OF_TOPIC} groups of topic {topic} are paused: resume some of them, or pause the topic"
+            )
+        if groups.total() >= MAX_GROUPS:
+            raise IllegalMessageError(f"{MAX_GROUPS} groups are paused: resume some of them, or pause the topic")
 
     def resume(self, topic: str, group: str, requester: Requester) -> Stated | None:
         """End a pause; return the mark of the end, and None if there is no pause."""
