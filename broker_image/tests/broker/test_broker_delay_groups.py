@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from delaymq.api_types.delay_settings import TopicDelaySettings
 from delaymq.broker.delivery import delay_rewrite
 from delaymq.broker.delivery.changes import pauses
 from delaymq.broker.delivery.changes.changes import Requester
@@ -23,7 +24,7 @@ from delaymq.store.tools.timed_messages import TimedMessages
 from delaymq.store.tools.verify import verify
 from delaymq_testing.broker.changing import HOUR_MS, ILLEGAL, NOT_DONE, SUCCESS, act, deliver, records, schedule
 from delaymq_testing.broker.changing import send as send_message
-from delaymq_testing.broker.harness import Harness
+from delaymq_testing.broker.harness import Harness, response_of
 
 SOMEONE = Requester("", bytes(8))
 
@@ -224,6 +225,55 @@ def test_wrong_request_is_rejected_and_nothing_is_stored(
     answer = act(harness, action, **properties)
     assert (answer.code, harness.broker.store.end_offset) == (ILLEGAL, end)
     assert reason in (answer.remark or "")
+
+
+# What happened to messages of a cancelled group.
+
+
+def without_id(harness: Harness, **properties: str) -> None:
+    properties = {"TIMER_DELAY_MS": "1000", "DELAY_KEY": "k", "DELAY_GROUP": "spring", **properties}
+    assert response_of(harness.send("Orders", b"m", properties)).code == SUCCESS
+
+
+@pytest.mark.parametrize(("unique_id", "fate"), [({}, "unknown"), ({"UNIQ_KEY": "id"}, "delivered")])
+def test_message_delivered_before_its_group_was_cancelled_was_not_cancelled(
+    harness: Harness, unique_id: dict[str, str], fate: str
+) -> None:
+    without_id(harness, **unique_id)
+    fill(harness, 1)
+    assert deliver(harness, 1_000) == ["m"]
+    assert act(harness, "cancel", DELAY_GROUP="spring").fields["delayChanged"] == "1"
+    answer = act(harness, "cancel", DELAY_KEY="k")
+    assert (answer.code, answer.fields["delayFate"]) == (NOT_DONE, fate)
+    assert "cancelled" not in str(answer.remark)
+
+
+@pytest.mark.parametrize("changes", [[], [{"DELAY_GROUP": "spring"}], [{"DELAY_KEY": "k"}, {"DELAY_GROUP": "spring"}]])
+@pytest.mark.parametrize("is_due", [False, True])
+def test_message_without_a_unique_id_was_surely_cancelled_only_if_it_was_due_later(
+    harness: Harness, changes: list[dict[str, str]], is_due: bool
+) -> None:
+    without_id(harness)
+    for change in changes:
+        assert act(harness, "move", TIMER_DELAY_MS="5000", **change).code == SUCCESS
+    harness.clock.advance((5_000 if changes else 1_000) if is_due else 999)
+    for _ in range(2):
+        assert act(harness, "cancel", DELAY_GROUP="spring").code == SUCCESS
+    answer = act(harness, "cancel", DELAY_KEY="k")
+    assert answer.code == (NOT_DONE if is_due else SUCCESS)
+    assert answer.fields.get("delayFate") == ("unknown" if is_due else None)
+
+
+def test_dead_letter_of_a_cancelled_group_was_dropped(harness: Harness) -> None:
+    harness.broker.delay_settings.put_topic("Orders", TopicDelaySettings(when_topic_is_gone="deadLetter"))
+    fill(harness, 1)
+    schedule(harness, "later", DELAY_GROUP="spring", TIMER_DELAY_MS="120000")
+    harness.answer(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "Orders"})
+    assert deliver(harness, 60_000) == []
+    assert act(harness, "cancel", DELAY_GROUP="spring").fields["delayChanged"] == "1"
+    answer = act(harness, "cancel", TIMER_DEL_UNIQKEY="id-spring0")
+    assert (answer.code, answer.fields["delayFate"]) == (NOT_DONE, "dropped")
+    assert f"was dropped and stored in topic {names.SCHEDULE_DLQ_TOPIC} at 20" in str(answer.remark)
 
 
 def test_message_with_a_long_group_is_rejected(harness: Harness) -> None:

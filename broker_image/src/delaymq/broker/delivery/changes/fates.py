@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from delaymq.broker.delivery.changes.lookup import Lookup, identity_of, mark_in
+from delaymq.broker.delivery.changes.lookup import Lookup, identity_of, mark_in, stated_by
 from delaymq.broker.delivery.timed.replay import own_due
 from delaymq.broker.delivery.timed.requests import group_in
 from delaymq.clock import utc_time
@@ -27,6 +27,7 @@ class FateKind(StrEnum):
     """A message with the same DELAY_KEY was sent."""
     EXPIRED = "expired"
     DROPPED = "dropped"
+    """It could not be delivered, and may be among the dead letters, or it was overdue and not to be delivered."""
     UNKNOWN = "unknown"
     """The log contains no record of it, or none of its end."""
 
@@ -51,6 +52,8 @@ class Fate:
             return "no pending message with this name is known"
         by = f" by {self.by}" if self.by else ""
         to = f" to topic {self.topic}" if self.kind is FateKind.DELIVERED else ""
+        if self.kind is FateKind.DROPPED and self.topic:
+            to = f" and stored in topic {self.topic}"
         what = _VERBS.get(self.kind, f"was {self.kind}")
         return f"the message {what}{to} at {utc_time(self.at_ms)}{by}"
 
@@ -61,8 +64,8 @@ UNKNOWN = Fate(kind=FateKind.UNKNOWN)
 def fate_of(lookup: Lookup, record: Record) -> Fate:
     """Return the end of the message that a record of one of the delayed topics holds. KeysUnknownError."""
     identity = identity_of(record)
-    ended = _marked(lookup, identity) or _delivered(lookup, record, identity) or _replaced(lookup, record, identity)
-    return ended or _cancelled_with_group(lookup, record) or UNKNOWN
+    ended = _marked(lookup, identity) or _copied(lookup, record, identity) or _replaced(lookup, record, identity)
+    return ended or _cancelled_with_group(lookup, record, identity) or UNKNOWN
 
 
 def _marked(lookup: Lookup, identity: int) -> Fate | None:
@@ -89,9 +92,20 @@ _KINDS = {
 }
 
 
-def _delivered(lookup: Lookup, record: Record, identity: int) -> Fate | None:
-    properties = record.properties
-    topic, unique_id = properties.get(names.REAL_TOPIC, ""), properties.get(names.UNIQUE_KEY)
+def _copied(lookup: Lookup, record: Record, identity: int) -> Fate | None:
+    """Return the end of a message with a copy in its topic or among the dead letters."""
+    topic = record.properties.get(names.REAL_TOPIC, "")
+    copy = _copy_in(lookup, topic, record, identity)
+    if copy is not None:
+        return Fate(kind=FateKind.DELIVERED, at_ms=copy.store_timestamp_ms, topic=topic)
+    copy = _copy_in(lookup, names.SCHEDULE_DLQ_TOPIC, record, identity)
+    if copy is not None:
+        return Fate(kind=FateKind.DROPPED, at_ms=copy.store_timestamp_ms, topic=names.SCHEDULE_DLQ_TOPIC)
+    return None
+
+
+def _copy_in(lookup: Lookup, topic: str, record: Record, identity: int) -> Record | None:
+    unique_id = record.properties.get(names.UNIQUE_KEY)
     if unique_id is None:
         return None
     for copy in lookup.records(topic, unique_id):
@@ -106,7 +120,7 @@ def _delivered(lookup: Lookup, record: Record, identity: int) -> Fate | None:
                 and level_mark.physical_offset == record.physical_offset
             )
         if is_copy:
-            return Fate(kind=FateKind.DELIVERED, at_ms=copy.store_timestamp_ms, topic=topic)
+            return copy
     return None
 
 
@@ -127,16 +141,32 @@ def _replaced(lookup: Lookup, record: Record, identity: int) -> Fate | None:
     return None
 
 
-def _cancelled_with_group(lookup: Lookup, record: Record) -> Fate | None:
+def _cancelled_with_group(lookup: Lookup, record: Record, identity: int) -> Fate | None:
+    """Return the end of a message by the first cancel of its group; None without one, or if it may have ended before.
+
+    A message without a unique id may have a copy that the index of keys does not contain. It has none if it was due
+    after the cancel: nothing is delivered early, and store times never decrease.
+    """
     properties = record.properties
     group = group_in(properties)
-    if not group:
+    if not group or record.topic != names.TIMER_TOPIC:
         return None
-    fate = None
-    for changed, mark in lookup.group_marks(properties.get(names.REAL_TOPIC, ""), group, record.physical_offset):
-        if mark.kind is GroupMarkKind.CANCELLED:
-            fate = Fate(kind=FateKind.CANCELLED, at_ms=mark.decided_ms, by=who(changed))  # the first one counts
-    return fate
+    cancel, moved = None, None
+    for statement in lookup.group_marks(properties.get(names.REAL_TOPIC, ""), group, record.physical_offset):
+        if statement[1].kind is GroupMarkKind.CANCELLED:
+            cancel, moved = statement, None  # the first one counts
+        elif moved is None:
+            moved = statement[1]
+    if cancel is None:
+        return None
+    cancelled, mark = cancel
+    if names.UNIQUE_KEY not in properties:
+        marks = [each for each in (moved, lookup.newest_mark(identity)) if each is not None and each.place < mark.place]
+        newest = max(marks, key=lambda each: each.place, default=None)
+        due_ms = stated_by(properties, record.physical_offset)[1] if newest is None else newest.next_due_ms or 0
+        if due_ms <= cancelled.store_timestamp_ms:
+            return None
+    return Fate(kind=FateKind.CANCELLED, at_ms=mark.decided_ms, by=who(cancelled))
 
 
 def _address(host: bytes) -> str:
