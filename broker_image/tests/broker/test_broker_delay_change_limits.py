@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from delaymq.broker.delivery import delay_rewrite
+from delaymq.message import names
 from delaymq.protocol.codes import RequestCode, ResponseCode
 from delaymq.store.message_store import MessageStore
 from delaymq_testing.broker.changing import (
@@ -54,6 +56,28 @@ def test_commit_succeeds_without_the_key_if_the_index_has_become_incomplete(
     copies = records(transacting, TOPIC)
     assert [record.body.decode() for record in copies] == ["first", f"body of {half.key}"]
     assert "DELAY_KEY" not in copies[1].properties
+
+
+@pytest.mark.parametrize("is_paused", [False, True])
+def test_commit_succeeds_without_a_group_beyond_the_limit_unless_it_is_paused(
+    open_transacting: Callable[..., Transacting], monkeypatch: pytest.MonkeyPatch, is_paused: bool
+) -> None:
+    transacting = open_transacting()
+    partitions = transacting.broker.delivery.timeline.partitions
+    monkeypatch.setattr(delay_rewrite, "MAX_GROUPS", 2)
+    halves = [transacting.prepare(DELAY="1", DELAY_GROUP=f"g{number}") for number in range(4)]
+    again = transacting.prepare(TIMER_DELAY_MS="60000", DELAY_GROUP="g1")
+    if is_paused:
+        assert act(transacting, "pause", TOPIC, DELAY_GROUP="g3").code == SUCCESS
+    for half in (*halves, again):
+        transacting.end(half, COMMIT)
+    assert transacting.broker.delivery.pending_total() == 5
+    assert (partitions.groups, partitions.totals_of_group(TOPIC, "g1").messages) == (2 + is_paused, 2)
+    transacting.clock.advance(60_000)
+    transacting.broker.hand_over(transacting.clock(), 64)
+    delivered = [record.properties.get("DELAY_GROUP") for record in records(transacting, TOPIC)]
+    assert not any("DELAY" in record.properties for record in records(transacting, names.TIMER_TOPIC))
+    assert delivered == ["g0", "g1", None, *([] if is_paused else [None]), "g1"]
 
 
 @pytest.mark.parametrize("treatment", ["keep", "refuse"])

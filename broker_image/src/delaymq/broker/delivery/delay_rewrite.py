@@ -32,6 +32,7 @@ from delaymq.message.properties import MAX_PROPERTIES_BYTES, encode_properties
 from delaymq.message.record import Record, record_bytes
 from delaymq.message.timed_marks import RUN, Statement, carried_due, first_due, replacing_due
 from delaymq.schedule.timeline.partitions import Partitions
+from delaymq.schedule.timeline.queues import Queues
 from delaymq.store.errors import StoreFailedError
 from delaymq.store.layout import CHANGED_VERSION, MANAGED_VERSION, TIMED_VERSION
 from delaymq.store.model import NewRecord
@@ -149,7 +150,7 @@ class DelayIngress:
         self._may_state = store.format_version >= TIMED_VERSION
         self.with_key: Callable[[str, str], tuple[Record, Pending] | None] = lambda topic, key: None
         """Returns the pending message of a topic with a DELAY_KEY, and the record that holds it."""
-        self.partitions = Partitions()
+        self.queues = Queues(Partitions())
         """Those of the index of pending messages."""
         self.on_first_timed: Callable[[], object] | None = None
         """Called before the first timed message is stored."""
@@ -233,14 +234,19 @@ class DelayIngress:
     ) -> Statement:
         """Change the properties of a message to those with which it is stored in the timer topic, queue 0.
 
-        `is_commit`: if the index of keys is incomplete, the message loses its key, because a commit must succeed.
+        `is_commit`: if the index of keys is incomplete, the message loses its key, because a commit must succeed. If
+        there are too many groups, it loses its group.
         Returns the statement of the record. Raises IllegalMessageError if the message cannot be delayed, and StoreError
         if the store cannot be marked as one with timed messages; `properties` is then unchanged.
         """
         replaced, key = None, delay_key(properties)
+        is_managed = not names.MANAGED_DELAY.isdisjoint(properties)
         check_expiry(properties)
-        if (group := delay_group(properties)) is not None and not is_commit:
-            self._check_group(topic, group)
+        if (group := delay_group(properties)) is not None:
+            if is_commit:
+                self._check_committed_group(properties, topic, group)
+            else:
+                self._check_group(topic, group)
         if key is not None:
             try:
                 replaced = self._replaced(properties, topic, key)
@@ -273,19 +279,32 @@ class DelayIngress:
         if self.on_first_timed is not None:
             self.on_first_timed()
             self.on_first_timed = None
-        if not repeats and not names.MANAGED_DELAY.isdisjoint(properties):
+        if not repeats and is_managed:
             _drop_level(properties, due_ms - self._now_ms())
         properties.update(added)
         return statement
 
     def _check_group(self, topic: str, group: str) -> None:
         """Raise IllegalMessageError if there are too many groups for another one."""
-        partitions = self.partitions
+        partitions = self.queues.partitions
         if partitions.groups >= MAX_GROUPS and not partitions.has_group(topic, group):
             raise IllegalMessageError(
                 f"{MAX_GROUPS} groups have pending messages: send the message without {names.DELAY_GROUP}, or with a"
                 " group that has pending messages"
             )
+
+    def _check_committed_group(self, properties: dict[str, str], topic: str, group: str) -> None:
+        """Remove the group of a committed message if there are too many groups for another one.
+
+        A message of a paused group keeps it: otherwise it would be delivered. The number of paused groups is limited.
+        """
+        try:
+            self._check_group(topic, group)
+        except IllegalMessageError as error:
+            if not self.queues.is_paused_group(topic, group):
+                del properties[names.DELAY_GROUP]
+                text = "a message is committed without its DELAY_GROUP %s: %s"
+                self._throttled.warning(text, group, error, topic=topic, **about_message(properties))
 
     def _replaced(self, properties: dict[str, str], topic: str, key: str) -> Pending | None:
         """Return the pending message that a new one with the same key replaces. KeyPendingError."""

@@ -131,7 +131,7 @@ class Delivery:
 
     def _complete_ingress(self) -> None:
         self.ingress.with_key = self.lookup.pending_with_key
-        self.ingress.partitions = self.timeline.partitions
+        self.ingress.queues = self.timeline.queues
 
     def _make_repeating(self, replay: Replay) -> Repeating:
         open_runs = OpenRuns(replay.timed.open_runs, self._store.record_at, self.lookup)
