@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
 from delaymq.schedule.timeline.entries import Pending
@@ -299,18 +299,29 @@ class Partitions:
     # State.
 
     def state(self) -> dict[str, object]:
-        """Return the state as JSON-compatible data."""
+        """Return the state without `owners` and `counts` as JSON-compatible data."""
         return {
             "partitions": [[number, *key] for number, key in self._keys.items()],
-            "owners": [[number, *owner] for number, owner in self._owner_keys.items()],
             "nextOwner": self._next_owner,
-            "counts": [[*key, *counts] for key, (counts, *_) in self._counts.items()],
             "next": self._next,
         }
 
+    @property
+    def owners(self) -> Mapping[int, Owner]:
+        """Names of all owners by number."""
+        return self._owner_keys
+
+    @property
+    def counts(self) -> Mapping[tuple[int, int], tuple[list[int], ...]]:
+        """Messages and bytes by partition and owner, in the first list; the others are sums."""
+        return self._counts
+
     @classmethod
     def from_state(cls, state: dict[str, object]) -> Partitions:
-        """Return the partitions that `state()` described. ValueError, TypeError, KeyError if it is invalid."""
+        """Return the partitions that `state()` described. ValueError, TypeError, KeyError if it is invalid.
+
+        `owners` has rows of number and names, `counts` rows of partition, owner, messages and bytes.
+        """
         partitions = cls()
         keys, counts, following = (state[name] for name in ("partitions", "counts", "next"))
         if not (isinstance(keys, list) and isinstance(counts, list)):

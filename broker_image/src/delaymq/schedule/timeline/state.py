@@ -8,13 +8,15 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Iterable
-from typing import Final
+from itertools import chain
+from operator import itemgetter
+from typing import Final, NamedTuple
 from zlib import crc32
 
 from delaymq.schedule.timeline.cursors import Cursor
 from delaymq.schedule.timeline.entries import ENTRY, ENTRY_BYTES, Pending, Row
 from delaymq.schedule.timeline.files import RunFiles, TimelineDamagedError
-from delaymq.schedule.timeline.partitions import Partitions
+from delaymq.schedule.timeline.partitions import Owner, Partitions
 from delaymq.schedule.timeline.runs import FileRun, Run, Sizes, open_run, sections_of
 from delaymq.schedule.timeline.timeline import Timeline
 
@@ -23,6 +25,44 @@ _KNOWN_VERSIONS: Final = (1, STATE_VERSION)
 """Version 1 has no groups."""
 _POSITION: Final = struct.Struct(">IIQQ")
 """Number of the run, partition, first entry, end."""
+_NAMES: Final = 3
+"""Names of an owner: account, topic and group."""
+_CLASS_BYTES: Final = 24
+_OWNER_BYTES: Final = 4 + 4 * _NAMES
+
+
+class Classes(NamedTuple):
+    """Owners, and counts by partition and owner, at the time of a snapshot. There may be 100,000 of each.
+
+    Capturing them copies references only. `packed` consists of steps of a few milliseconds, because no other thread
+    runs during a step.
+    """
+
+    owners: dict[int, Owner]
+    keys: list[tuple[int, int]]
+    """Partition and owner of each count."""
+    counts: list[int]
+    """Messages and bytes of each count, in turn."""
+
+    @classmethod
+    def of(cls, partitions: Partitions) -> Classes:
+        """Capture the present ones."""
+        counts = partitions.counts
+        owned = chain.from_iterable(map(itemgetter(0), counts.values()))
+        return cls(dict(partitions.owners), list(counts), list(owned))
+
+    def packed(self) -> tuple[dict[str, object], list[bytes]]:
+        """Return members of the first line of the file that describe the parts, and the parts; in any thread."""
+        names = list(chain.from_iterable(self.owners.values()))
+        text = "".join(names).encode("utf-8", "surrogatepass")
+        parts = [
+            _pack("I", self.owners),
+            _pack("I", map(len, names)),
+            text,
+            _pack("I", chain.from_iterable(self.keys)),
+            _pack("q", self.counts),
+        ]
+        return {"owners": len(self.owners), "namesBytes": len(text), "counts": len(self.keys)}, parts
 
 
 class Capture:
@@ -36,7 +76,8 @@ class Capture:
         self._timeline = timeline
         self._files = timeline.files
         self._name = timeline.next_name("state")
-        self._head, self._parts = _captured(timeline)
+        self._classes = Classes.of(timeline.partitions)
+        self._head, self._positions, self._entries = _captured(timeline)
         self._unsynced = [run for run in timeline.runs if isinstance(run, FileRun) and not run.is_synced]
         self._names = {self._name, *(run.name for run in timeline.runs if run.name)}
         self._removed = timeline.removable
@@ -48,8 +89,10 @@ class Capture:
 
         OSError.
         """
+        described, classes = self._classes.packed()
+        head = json.dumps(self._head | described, separators=(",", ":")).encode() + b"\n"
         # Parts of a few MiB are not joined: that would hold the interpreter lock for milliseconds.
-        parts = [json.dumps(self._head, separators=(",", ":")).encode() + b"\n", *self._parts]
+        parts = [head, *self._positions, *classes, *self._entries]
         checksum = 0
         for part in parts:
             checksum = crc32(part, checksum)
@@ -79,8 +122,8 @@ class Capture:
         timeline.published(self._names)
 
 
-def _captured(timeline: Timeline) -> tuple[dict[str, object], list[bytes]]:
-    """Return the first line of the file, not encoded, and the parts that follow it."""
+def _captured(timeline: Timeline) -> tuple[dict[str, object], list[bytes], list[bytes]]:
+    """Return the first line of the file, not encoded, and the parts before and after those of owners and counts."""
     runs: list[dict[str, object]] = []
     data: list[bytes] = []
     positions = bytearray()
@@ -104,7 +147,7 @@ def _captured(timeline: Timeline) -> tuple[dict[str, object], list[bytes]]:
         "positionsBytes": len(positions),
         "takenBytes": len(taken),
     }
-    return head, [bytes(positions), taken, *data]
+    return head, [bytes(positions), taken], data
 
 
 def restore(files: RunFiles, reference: object, sizes: Sizes, segment_bytes: int) -> Timeline:
@@ -148,14 +191,17 @@ def _take_over_files(timeline: Timeline) -> None:
 def _decode(timeline: Timeline, data: bytes) -> Timeline:
     line, _, rest = data.partition(b"\n")
     head = json.loads(line)
-    timeline.partitions = timeline.queues.partitions = Partitions.from_state(head)
-    timeline.holding.refresh()
-    timeline.file_number = int(head["fileNumber"])
-    timeline.holders.restore(head["holders"])
     at = int(head["positionsBytes"])
     positions = list(_POSITION.iter_unpack(rest[:at]))
     taken = rest[at : at + int(head["takenBytes"])]
     at += len(taken)
+    if "accounts" not in head:  # in version 1, the first line has everything
+        classes, at = _unpacked_classes(head, rest, at)
+        head |= classes
+    timeline.partitions = timeline.queues.partitions = Partitions.from_state(head)
+    timeline.holding.refresh()
+    timeline.file_number = int(head["fileNumber"])
+    timeline.holders.restore(head["holders"])
     for number, described in enumerate(head["runs"]):
         run: Run
         if "name" in described:
@@ -183,3 +229,41 @@ def _cursors(run: Run, number: int, positions: Iterable[tuple[int, int, int, int
             if not 0 <= first < end <= run.count:
                 raise ValueError(f"a position is outside of its run ({first}…{end} of {run.count})")
             yield Cursor(run, partition, first, end)
+
+
+def _unpacked_classes(head: dict[str, object], data: bytes, at: int) -> tuple[dict[str, object], int]:
+    """Return rows of owners and counts as `Partitions.from_state` expects them, and the end of their parts.
+
+    `at` is the beginning of the parts in `data`. ValueError, struct.error, KeyError, TypeError if they are invalid.
+    """
+    owners, names_bytes, classes = (_size(head, name) for name in ("owners", "namesBytes", "counts"))
+    numbers = struct.unpack_from(f">{owners}I", data, at)
+    lengths = struct.unpack_from(f">{owners * _NAMES}I", data, at + 4 * owners)
+    at += _OWNER_BYTES * owners
+    text = data[at : at + names_bytes].decode("utf-8", "surrogatepass")
+    if sum(lengths) != len(text):
+        raise ValueError("the names of owners have another length than stated")
+    names, end = [], 0
+    for length in lengths:
+        names.append(text[end : end + length])
+        end += length
+    at += names_bytes
+    keys = struct.unpack_from(f">{classes * 2}I", data, at)
+    counts = struct.unpack_from(f">{classes * 2}q", data, at + 8 * classes)
+    rows: dict[str, object] = {
+        "owners": list(zip(numbers, names[::_NAMES], names[1::_NAMES], names[2::_NAMES], strict=True)),
+        "counts": list(zip(keys[::2], keys[1::2], counts[::2], counts[1::2], strict=True)),
+    }
+    return rows, at + _CLASS_BYTES * classes
+
+
+def _size(head: dict[str, object], name: str) -> int:
+    size = head[name]
+    if not isinstance(size, int) or size < 0:
+        raise ValueError(f"{name} is not a size")
+    return size
+
+
+def _pack(kind: str, values: Iterable[int]) -> bytes:
+    numbers = list(values)
+    return struct.pack(f">{len(numbers)}{kind}", *numbers)
