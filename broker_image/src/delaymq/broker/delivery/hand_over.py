@@ -19,7 +19,7 @@ from delaymq.broker.delivery.copies import (
 )
 from delaymq.broker.delivery.plain_copies import plain_copy
 from delaymq.broker.delivery.queue_state import QueueState
-from delaymq.broker.delivery.reader import DeliveryStore, ScheduleReader, rejects_all
+from delaymq.broker.delivery.reader import DeliveryStore, ScheduleReader, StoppedError, rejects_all
 from delaymq.broker.delivery.repeating.runs import Repeating
 from delaymq.broker.delivery.settings.promises import Promises
 from delaymq.broker.delivery.status import DeliveryCounters, LatenessHistogram
@@ -49,16 +49,6 @@ _logger = logging.getLogger(__name__)
 _Plain: TypeAlias = tuple[int, Pending, str, int, int]
 """A due message whose plain copy is to be appended: index of its entry in the batch, message, topic, delay level, and
 offset of its record in the queue."""
-
-
-class _StoppedError(Exception):
-    """The store rejects writes, so nothing can be delivered."""
-
-    def __init__(self, position: int, reason: Exception) -> None:
-        super().__init__(str(reason))
-        self.position = position
-        """Index in the batch of the first entry that was not delivered."""
-        self.reason = reason
 
 
 class HandOver:
@@ -179,7 +169,7 @@ class HandOver:
             for number, batch in enumerate(batches):
                 try:
                     done = self._hand_over_batch(batch, now_ms, end_s)
-                except _StoppedError as stopped:
+                except StoppedError as stopped:
                     self._give_back([batch[stopped.position :], *batches[number + 1 :]], now_ms)
                     self._pause(stopped.reason, now_ms)
                     return handed_over + stopped.position
@@ -227,7 +217,7 @@ class HandOver:
         self.paused = True
 
     def _hand_over_batch(self, batch: list[Entry], now_ms: int, end_s: float) -> int:
-        """Deliver entries in order, plain copies in runs, until about `end_s`; return their number. _StoppedError."""
+        """Deliver entries in order, plain copies in runs, until about `end_s`; return their number. StoppedError."""
         waiting: list[_Plain] = []
         copies: list[NewRecord] = []
         taken, key_of, read = self._timeline.taken, self._timeline.partitions.key, self._store.read_bytes
@@ -270,7 +260,7 @@ class HandOver:
         return len(batch)
 
     def _append_plain(self, batch: list[Entry], waiting: list[_Plain], copies: list[NewRecord], now_ms: int) -> None:
-        """Append plain copies and empty both lists. Raises _StoppedError."""
+        """Append plain copies and empty both lists. Raises StoppedError."""
         while copies:
             appended: list[Dispatched] = []
             failure = None
@@ -292,9 +282,9 @@ class HandOver:
             del waiting[:done], copies[:done]
 
     def _failed(self, batch: list[Entry], position: int, error: Exception, now_ms: int) -> None:
-        """Schedule another attempt for an entry that was not delivered. Raises _StoppedError."""
+        """Schedule another attempt for an entry that was not delivered. Raises StoppedError."""
         if rejects_all(error):
-            raise _StoppedError(position, error)
+            raise StoppedError(position, error)
         self._schedule_retry(batch[position], error, now_ms)
 
     def _hand_over_unusual(self, entry: Entry, pending: Pending, now_ms: int) -> None:

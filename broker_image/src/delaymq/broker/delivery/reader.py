@@ -98,6 +98,16 @@ def require_all_keys(store: DeliveryStore) -> None:
         )
 
 
+class StoppedError(Exception):
+    """The store rejects writes, so nothing can be delivered."""
+
+    def __init__(self, position: int, reason: Exception) -> None:
+        super().__init__(str(reason))
+        self.position = position
+        """Index in the batch of the first entry that was not delivered."""
+        self.reason = reason
+
+
 def rejects_all(error: Exception) -> bool:
     """Whether the store accepts no record after this error, so that no message counts as failed."""
     return isinstance(error, _STORE_WIDE) or is_shortage(error)
