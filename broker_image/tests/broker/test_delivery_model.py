@@ -186,7 +186,7 @@ BUGS: dict[str, tuple[object, str, object]] = {
     "a change whose later step failed is not made": (Changes, "_append", _appended_or_raised),
     "late messages are delivered although they expired": (hand_over, "expiry_ms", _nothing),
     "a message that will be dropped keeps another one out": (delay_rewrite, "expiry_ms", _nothing),
-    "delivered messages are unknown": (fates, "_delivered", _nothing),
+    "delivered messages are unknown": (fates, "_copied", _nothing),
     "a repeating message ends with its first run": (runs, "run_copy", _run_without_next),
     "a repeating message is not moved to its next run": (Repeating, "done", _nothing),
     "runs are counted from the start of the broker": (history, "newest_run", _nothing),

@@ -138,8 +138,7 @@ class HandOver:
                 self.stop(error)
 
     def next_wakeup_ms(self) -> int | None:
-        """Return the wall-clock time of the next hand-over, possibly in the past; None if nothing is pending or
-        deliveries are paused."""
+        """Return the wall-clock time of the next hand-over, possibly past; None if nothing pending may be delivered."""
         if self.paused or self.is_paused_by_log:
             return None
         wakeup_ms = self._scheduler.next_wakeup_ms()
@@ -236,8 +235,7 @@ class HandOver:
                     settled = self._queues[queue_of_level(level)].settled if level else None
                     partition = pending.partition
                     is_plain = not self._promises.decide(topic)
-                is_dropped = pending.due_ms <= drop_up_to_ms
-                data = read(pending.record, pending.size) if is_plain and not is_dropped else b""
+                data = read(pending.record, pending.size) if is_plain and pending.due_ms > drop_up_to_ms else b""
                 plain = plain_copy(data, pending, topic, level, now_ms)
             except Exception:
                 plain = None  # the long path fails in the same way, and reports it
