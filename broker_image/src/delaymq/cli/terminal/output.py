@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import typer
 from rich.console import Console
 from rich.text import Text
 
-from delaymq.cli.errors import CommandError
+from delaymq.cli.errors import EXIT_UNREACHABLE, CommandError
 from delaymq.cli.terminal.sanitize import json_line, visible
 
 PIPE_WIDTH = 1_000
@@ -52,6 +53,13 @@ def show_warnings(level: int = logging.WARNING) -> None:
 def warn(text: str) -> None:
     """Print one line to stderr."""
     print(f"delaymq: {visible(text)}", file=sys.stderr)
+
+
+def end_if_missing(missing: list[str], what: str = "incomplete") -> None:
+    """Report brokers that did not answer, after the statement `what`; then exit with EXIT_UNREACHABLE."""
+    if missing:
+        warn(f"{what}: {'; '.join(missing)}")
+        raise typer.Exit(EXIT_UNREACHABLE)
 
 
 def print_json(value: Any) -> None:

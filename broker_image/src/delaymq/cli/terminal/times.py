@@ -8,6 +8,8 @@ from datetime import UTC, datetime
 from typing import Final
 
 from delaymq.cli.errors import EXIT_USAGE, CommandError
+from delaymq.message.errors import LevelTableError
+from delaymq.message.levels import parse_delay_ms
 
 _AGO: Final = re.compile(r"\s*((?:\d+\s*[a-z]+\s*)+)ago\s*\Z", re.IGNORECASE)
 _IN: Final = re.compile(r"in\s+((?:\d+\s*[a-z]+\s*)+)\Z", re.IGNORECASE)
@@ -54,6 +56,14 @@ def parse_due_time(text: str) -> datetime:
     raise CommandError(
         f"{text[:60]!r} has no offset from UTC: use {local} for local time, or {at.isoformat()}Z", EXIT_USAGE
     )
+
+
+def parse_delay_option(option: str, text: str) -> int:
+    """Return the ms of a delay such as `10m`. CommandError, which names the option."""
+    try:
+        return parse_delay_ms(text)
+    except LevelTableError as error:
+        raise CommandError(f"{option}: {error}", EXIT_USAGE) from error
 
 
 def _checked(ms: int, text: str) -> int:

@@ -10,10 +10,8 @@ from delaymq.cli.errors import EXIT_UNREACHABLE, EXIT_USAGE, CommandError
 from delaymq.cli.options import AsJson, ContextName, HttpAddress, NameServers, TokenFile
 from delaymq.cli.target.contexts import Target, target
 from delaymq.cli.target.http_api import ApiError, HttpApi
-from delaymq.cli.terminal.output import console, counted, print_json, warn
-from delaymq.cli.terminal.times import format_time, parse_due_time
-from delaymq.message.errors import LevelTableError
-from delaymq.message.levels import parse_delay_ms
+from delaymq.cli.terminal.output import console, counted, end_if_missing, print_json
+from delaymq.cli.terminal.times import format_time, parse_delay_option, parse_due_time
 
 FATES: Final = ("delivered", "cancelled", "replaced", "expired", "dropped")
 """Codes of responses from a broker that had the message."""
@@ -79,7 +77,11 @@ def move(
     body = _target(topic, key, message_id, handle, group)
     if (at is None) == (after is None):
         raise CommandError("give either --at or --after", EXIT_USAGE)
-    time = {"deliverAt": parse_due_time(at).isoformat()} if at is not None else {"delayMs": _delay_ms(after or "")}
+    time = (
+        {"deliverAt": parse_due_time(at).isoformat()}
+        if at is not None
+        else {"delayMs": parse_delay_option("--after", after or "")}
+    )
     where = target(namesrv, http, token_file, context)
     _change(where, http is not None, {"action": "move", **body, **time}, "moved", as_json)
 
@@ -130,13 +132,6 @@ def _target(
     return {"topic": topic, **given}
 
 
-def _delay_ms(text: str) -> int:
-    try:
-        return parse_delay_ms(text)
-    except LevelTableError as error:
-        raise CommandError(f"--after: {error}", EXIT_USAGE) from error
-
-
 def _change(where: Target, is_single: bool, body: dict[str, object], what: str, as_json: bool) -> None:
     """Request a change from all brokers that may have the messages, and show the result. CommandError as `request`."""
     done, missing = request_change(where, is_single, body)
@@ -179,9 +174,7 @@ def request_change(
 
 def end_of_change(missing: list[str]) -> None:
     """Report brokers that did not answer; then exit with EXIT_UNREACHABLE."""
-    if missing:
-        warn(f"nothing is changed where brokers do not answer: {'; '.join(missing)}")
-        raise typer.Exit(EXIT_UNREACHABLE)
+    end_if_missing(missing, "nothing is changed where brokers do not answer")
 
 
 def _show(answers: list[dict[str, Any]], what: str, *, is_group: bool) -> None:

@@ -8,11 +8,10 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from delaymq.cli.errors import EXIT_UNREACHABLE
 from delaymq.cli.options import AsJson, ContextName, HttpAddress, NameServers, TokenFile
 from delaymq.cli.target.contexts import target
 from delaymq.cli.target.http_api import HttpApi
-from delaymq.cli.terminal.output import console, print_json, warn
+from delaymq.cli.terminal.output import console, end_if_missing, print_json
 from delaymq.cli.terminal.tables import table
 
 _HORIZONS: Final = ("1m", "10m", "1h", "1d", "more")
@@ -59,9 +58,7 @@ def forecast(
             print_json({**answer, "broker": name})
     else:
         _show(answers, each, limit)
-    if found.missing:
-        warn(f"incomplete: {'; '.join(found.missing)}")
-        raise typer.Exit(EXIT_UNREACHABLE)
+    end_if_missing(found.missing)
 
 
 def _asked(api: HttpApi, topic: str | None, limit: int) -> dict[str, Any]:

@@ -6,11 +6,10 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from delaymq.cli.errors import EXIT_UNREACHABLE
 from delaymq.cli.options import AsJson, ContextName, HttpAddress, NameServers, TokenFile
 from delaymq.cli.target.contexts import target
 from delaymq.cli.target.http_api import HttpApi
-from delaymq.cli.terminal.output import console, counted, explain_bad_answers, print_json, warn
+from delaymq.cli.terminal.output import console, counted, end_if_missing, explain_bad_answers, print_json
 from delaymq.cli.terminal.tables import table
 
 MAX_GROUPS: Final = 1_000
@@ -57,9 +56,7 @@ def groups(
         console().print(f"{counted(total, 'pending message')} in groups")
         if is_truncated:
             console().print("only the groups with the most pending messages are listed")
-    if found.missing:
-        warn(f"incomplete: {'; '.join(found.missing)}")
-        raise typer.Exit(EXIT_UNREACHABLE)
+    end_if_missing(found.missing)
 
 
 def _groups(api: HttpApi, topic: str) -> dict[str, Any]:

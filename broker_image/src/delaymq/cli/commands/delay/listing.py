@@ -12,7 +12,7 @@ from delaymq.cli.errors import EXIT_NOT_DONE, EXIT_UNREACHABLE, EXIT_USAGE, Comm
 from delaymq.cli.options import AsJson, ContextName, HttpAddress, NameServers, TokenFile
 from delaymq.cli.target.contexts import target
 from delaymq.cli.target.http_api import ApiError, HttpApi
-from delaymq.cli.terminal.output import console, explain_bad_answers, print_json, warn
+from delaymq.cli.terminal.output import console, end_if_missing, explain_bad_answers, print_json
 from delaymq.cli.terminal.tables import table
 from delaymq.cli.terminal.times import format_clock, parse_time
 from delaymq.cli.views.message_life import show_life
@@ -87,7 +87,7 @@ def list_messages(
         _show_table(shown, max(each["asOfMs"] for each in found.by_broker.values()))
         for note in notes:
             console().print(note)
-    _end(found.missing)
+    end_if_missing(found.missing)
 
 
 def count(
@@ -129,7 +129,7 @@ def count(
         console().print(f"{total} pending")
         if not is_complete:
             console().print(INCOMPLETE)
-    _end(found.missing)
+    end_if_missing(found.missing)
 
 
 def show(
@@ -166,7 +166,7 @@ def show(
             console().print("")
         with explain_bad_answers("a broker", "a message"):
             show_life(life)
-    _end(found.missing)
+    end_if_missing(found.missing)
 
 
 def _filters(
@@ -283,10 +283,3 @@ def _notes(answers: list[dict[str, Any]], left: int, shown: int) -> list[str]:
     if not all(each["complete"] for each in answers):
         notes.append(INCOMPLETE)
     return notes
-
-
-def _end(missing: list[str]) -> None:
-    """Report brokers that did not answer; then exit with EXIT_UNREACHABLE."""
-    if missing:
-        warn(f"incomplete: {'; '.join(missing)}")
-        raise typer.Exit(EXIT_UNREACHABLE)

@@ -10,15 +10,15 @@ from urllib.parse import quote
 import typer
 
 from delaymq.api_types.delay_settings import MAX_WINDOW_MS
-from delaymq.cli.errors import EXIT_UNREACHABLE, EXIT_USAGE, CommandError
+from delaymq.cli.errors import EXIT_USAGE, CommandError
 from delaymq.cli.options import AsJson, ContextName, HttpAddress, NameServers, TokenFile
 from delaymq.cli.overdue_policy import parse_overdue
 from delaymq.cli.target.contexts import target
 from delaymq.cli.target.http_api import HttpApi
-from delaymq.cli.terminal.output import console, print_json, warn
+from delaymq.cli.terminal.output import console, end_if_missing, print_json
 from delaymq.cli.terminal.tables import table
-from delaymq.message.errors import LevelTableError
-from delaymq.message.levels import delay_text, parse_delay_ms
+from delaymq.cli.terminal.times import parse_delay_option
+from delaymq.message.levels import delay_text
 
 NONE: Final = "none"
 TREATMENTS: Final = ("recreate", "deadLetter", "drop")
@@ -101,7 +101,7 @@ def settings(
         console().print(table(COLUMNS, [_cells(name, each) for name, each in shown], left=2))
     else:
         console().print("no topic or account has delay settings: set them with `delaymq delay set`")
-    _end(found.missing, "incomplete")
+    end_if_missing(found.missing)
 
 
 def set_limits(
@@ -170,7 +170,7 @@ def set_limits(
             print_json({**each, "broker": name})
     if not as_json:
         console().print(table(COLUMNS, [_cells(name, each) for name, each in found.by_broker.items()], left=2))
-    _end(found.missing, "not changed everywhere")
+    end_if_missing(found.missing, "not changed everywhere")
 
 
 def _path(topic: str | None, account: str | None) -> str:
@@ -195,11 +195,11 @@ def _number(option: str, text: str | None) -> object:
 
 
 def _seconds(max_delay: str | None) -> object:
-    return _value(max_delay, lambda text: _delay_ms("--max-delay", text) // 1_000)
+    return _value(max_delay, lambda text: parse_delay_option("--max-delay", text) // 1_000)
 
 
 def _window_ms(text: str) -> int:
-    window_ms = _delay_ms("--spread", text)
+    window_ms = parse_delay_option("--spread", text)
     if window_ms > MAX_WINDOW_MS:
         raise CommandError(f"--spread {text[:40]}: use at most {delay_text(MAX_WINDOW_MS)}", EXIT_USAGE)
     return window_ms
@@ -216,7 +216,7 @@ def _overdue(text: str | None, after: str | None) -> object:
     if choice.what == "spread":
         found["overMs"] = choice.over_ms
     if after is not None:
-        found["afterMs"] = _delay_ms("--overdue-after", after)
+        found["afterMs"] = parse_delay_option("--overdue-after", after)
     return found
 
 
@@ -226,18 +226,11 @@ def _treatment(text: str) -> str:
     return text
 
 
-def _delay_ms(option: str, text: str) -> int:
-    try:
-        return parse_delay_ms(text)
-    except LevelTableError as error:
-        raise CommandError(f"{option}: {error}", EXIT_USAGE) from error
-
-
 def _objective(text: str) -> dict[str, object]:
     match = _OBJECTIVE.match(text)
     if match is None or not 0 < float(match[1]) < 100:
         raise CommandError(f"--lateness-objective {text[:40]}: use a share and a time, such as 99.9%/5s", EXIT_USAGE)
-    return {"withinMs": _delay_ms("--lateness-objective", match[2]), "percent": float(match[1])}
+    return {"withinMs": parse_delay_option("--lateness-objective", match[2]), "percent": float(match[1])}
 
 
 def _all(api: HttpApi) -> list[dict[str, Any]]:
@@ -284,10 +277,3 @@ def _shown_overdue(overdue: dict[str, Any] | None) -> str:
     treatment, over_ms, after_ms = overdue.get("treatment", "deliver"), overdue.get("overMs"), overdue.get("afterMs")
     shown = treatment if over_ms is None else f"{treatment}={delay_text(over_ms)}"
     return shown if after_ms is None else f"{shown} after {delay_text(after_ms)}"
-
-
-def _end(missing: list[str], what: str) -> None:
-    """Report brokers that did not answer; then exit with EXIT_UNREACHABLE."""
-    if missing:
-        warn(f"{what}: {'; '.join(missing)}")
-        raise typer.Exit(EXIT_UNREACHABLE)

@@ -13,9 +13,8 @@ from delaymq.cli.target.contexts import target
 from delaymq.cli.target.http_api import HttpApi
 from delaymq.cli.terminal.output import console, counted, duration, explain_bad_answers, print_json
 from delaymq.cli.terminal.tables import table
-from delaymq.cli.terminal.times import format_clock
-from delaymq.message.errors import LevelTableError
-from delaymq.message.levels import delay_text, parse_delay_ms
+from delaymq.cli.terminal.times import format_clock, parse_delay_option
+from delaymq.message.levels import delay_text
 
 SHOWN_BAR: Final = 40
 """Length of the longest bar of the due time chart, in characters."""
@@ -189,10 +188,7 @@ def _bucket_ms(by: By, bucket: str | None) -> int | None:
         return None
     if by is not By.DUE:
         raise CommandError("--bucket requires --by due", EXIT_USAGE)
-    try:
-        return parse_delay_ms(bucket)
-    except LevelTableError as error:
-        raise CommandError(f"--bucket: {error}", EXIT_USAGE) from error
+    return parse_delay_option("--bucket", bucket)
 
 
 def _show_counts(answer: dict[str, Any], by: By) -> None:
