@@ -8,6 +8,12 @@ from delaymq_testing.broker.harness import Harness
 from delaymq_testing.broker.transactions import Transacting
 
 
+@pytest.fixture(autouse=True)
+def unhurried_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step of deliveries ends when its budget is used up, however slow the test machine is."""
+    monkeypatch.setattr("delaymq.broker.delivery.hand_over._LONGEST_STEP_S", 600.0)
+
+
 @pytest.fixture
 def open_harness(tmp_path: Path) -> Iterator[Callable[..., Harness]]:
     """Opens a broker with changed settings; closed at the end."""
