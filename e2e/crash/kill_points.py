@@ -252,8 +252,8 @@ def _after_pause_marks(reached: Reached, *, is_carried: bool) -> None:
 
     append = _function(pauses, "append_statement")
 
-    def marked(store: Any, record: Any) -> Any:
-        appended = append(store, record)
+    def marked(store: Any, record: Any, version: int) -> Any:
+        appended = append(store, record, version)
         if record.statement.body.startswith("paused:") and (record.reserve is Reserve.CARRYING) == is_carried:
             reached()
         return appended

@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
+from delaymq.broker.delivery.changes.appending import Stated
 from delaymq.broker.delivery.changes.changes import BROKER, Requester
-from delaymq.broker.delivery.changes.group_records import Stated
 from delaymq.broker.delivery.pause_facts import ALL
 from delaymq.broker.delivery.settings.overdue import OverdueTreatments, Requests
 from delaymq.schedule.timeline import PacedTimeline, Timeline

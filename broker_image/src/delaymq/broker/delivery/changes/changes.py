@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple, Protocol
 
+from delaymq.broker.delivery.changes.appending import append_statement
 from delaymq.broker.delivery.changes.lookup import Found
 from delaymq.broker.delivery.copies import mark_alone
 from delaymq.broker.delivery.queue_state import QueueState
@@ -190,19 +191,12 @@ class Changes:
 
     def _append(self, record: NewRecord) -> tuple[int, int]:
         """Append a record; return its physical offset and that of its end. If it raises, nothing is in the log."""
-        store = self._store
-        if store.format_version < CHANGED_VERSION:
-            store.raise_format_version(CHANGED_VERSION)
-        last_before = store.last_offset
-        try:
-            appended = store.append(record)
-        except Exception as error:
-            if store.last_offset == last_before:
-                raise
-            # The log decides, and only a later step has failed.
-            self._throttled.warning("a pending message was changed, but a later step failed: %s", error, error=error)
-            return store.last_offset, store.end_offset
-        return appended.physical_offset, appended.physical_offset + appended.size
+        place, end, failure = append_statement(self._store, record, CHANGED_VERSION)
+        if failure is not None:
+            self._throttled.warning(
+                "a pending message was changed, but a later step failed: %s", failure, error=failure
+            )
+        return place, end
 
     def _changed(self, kind: TimedMarkKind, pending: Pending, due_ms: int | None, place: int, end: int) -> Changed:
         self._counters.changed[kind] = self._counters.changed.get(kind, 0) + 1

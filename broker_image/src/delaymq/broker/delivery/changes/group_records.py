@@ -2,25 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from delaymq.message import names
 from delaymq.message.group_marks import GroupMark, indexed_group_key
-from delaymq.store.layout import MANAGED_VERSION
 from delaymq.store.model import NewRecord, Reserve
 
 if TYPE_CHECKING:
     from delaymq.broker.delivery.changes.changes import Requester
-    from delaymq.broker.delivery.reader import DeliveryStore
-
-
-class Stated(NamedTuple):
-    """A statement in the log."""
-
-    place: int
-    """Physical offset of its record."""
-    end: int
-    """Physical offset of the end of the record."""
 
 
 def group_record(mark: GroupMark, now_ms: int, requester: Requester, reserve: Reserve = Reserve.MARKS) -> NewRecord:
@@ -46,20 +35,3 @@ def group_record(mark: GroupMark, now_ms: int, requester: Requester, reserve: Re
         statement=statement,
         reserve=reserve,
     )
-
-
-def append_statement(store: DeliveryStore, record: NewRecord) -> Stated:
-    """Append a statement about many messages.
-
-    If it raises StoreError, nothing is in the log.
-    """
-    if store.format_version < MANAGED_VERSION:
-        store.raise_format_version(MANAGED_VERSION)
-    last_before = store.last_offset
-    try:
-        appended = store.append(record)
-    except Exception:
-        if store.last_offset == last_before:
-            raise
-        return Stated(store.last_offset, store.end_offset)  # the log decides, and only a later step has failed
-    return Stated(appended.physical_offset, appended.physical_offset + appended.size)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from delaymq.broker.delivery.changes.appending import append_statement
 from delaymq.broker.delivery.changes.changes import Changed, ChangeSettings, Requester
-from delaymq.broker.delivery.changes.group_records import append_statement, group_record
+from delaymq.broker.delivery.changes.group_records import group_record
 from delaymq.broker.delivery.reader import DeliveryStore
 from delaymq.broker.delivery.status import DeliveryCounters
 from delaymq.broker.delivery.timed.requests import TimeRequest
 from delaymq.message.group_marks import GroupMark
 from delaymq.message.timed_marks import GroupMarkKind, TimedMarkKind
 from delaymq.schedule.timeline import Timeline
+from delaymq.store.layout import MANAGED_VERSION
 
 _OF_MESSAGES = {
     GroupMarkKind.CANCELLED: TimedMarkKind.CANCELLED,
@@ -68,7 +70,7 @@ class GroupChanges:
             return None
         now_ms = self._now_ms()
         mark = GroupMark(place=0, kind=kind, decided_ms=now_ms, topic=topic, group=group, next_due_ms=due_ms)
-        place, end = append_statement(self._store, group_record(mark, now_ms, requester))
+        stated = append_statement(self._store, group_record(mark, now_ms, requester), MANAGED_VERSION)
         totals, forgotten = self._timeline.sweep.change(topic, group, due_ms)
         for identity in forgotten:
             self._forget(identity)
@@ -76,4 +78,4 @@ class GroupChanges:
             self._announce(due_ms)
         of_messages = _OF_MESSAGES[kind]
         self._counters.changed[of_messages] = self._counters.changed.get(of_messages, 0) + totals.messages
-        return Changed(of_messages, None, due_ms, place, end, totals.messages)
+        return Changed(of_messages, None, due_ms, stated.place, stated.end, totals.messages)

@@ -10,12 +10,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from delaymq.broker.delivery.changes.appending import Stated, append_statement
 from delaymq.broker.delivery.changes.changes import BROKER, Requester
-from delaymq.broker.delivery.changes.group_records import Stated, append_statement, group_record
+from delaymq.broker.delivery.changes.group_records import group_record
 from delaymq.broker.delivery.pause_facts import ALL, Pause, PauseFacts
 from delaymq.message.errors import IllegalMessageError
 from delaymq.message.group_marks import GroupMark
 from delaymq.message.timed_marks import GroupMarkKind
+from delaymq.store.layout import MANAGED_VERSION
 from delaymq.store.model import Reserve
 
 if TYPE_CHECKING:
@@ -128,7 +130,7 @@ class Pauses:
         """Append a mark and apply it."""
         mark = GroupMark(place=0, kind=kind, decided_ms=since_ms, topic=topic, group=group)
         record = group_record(mark, self._now_ms(), requester, reserve)
-        stated = append_statement(self._store, record)
+        stated = append_statement(self._store, record, MANAGED_VERSION)
         self._facts.apply(replace(mark, place=stated.place), requester.account)
         self._apply(topic, group)
         return stated

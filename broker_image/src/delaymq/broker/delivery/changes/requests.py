@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
+from delaymq.broker.delivery.changes.appending import Stated
 from delaymq.broker.delivery.changes.changes import Changed, Requester
 from delaymq.broker.delivery.changes.fates import UNKNOWN, Fate, FateKind, fate_of
 from delaymq.broker.delivery.changes.lookup import Found
@@ -180,12 +181,12 @@ def _change_group(delivery: Changeable, request: ChangeRequest, group: str, requ
 def _pause(delivery: Changeable, request: ChangeRequest, requester: Requester) -> Outcome:
     topic, group = request.topic, request.group or ""
     change = delivery.pauses.pause if request.action is Action.PAUSE else delivery.pauses.resume
-    place, end = change(topic, group, requester) or (0, 0)
+    stated = change(topic, group, requester) or Stated(0, 0)
     partitions = delivery.timeline.partitions
     totals = partitions.totals_of_group(topic, group) if group else partitions.totals(topic)
     kind = GroupMarkKind.PAUSED if request.action is Action.PAUSE else GroupMarkKind.RESUMED
     delivery.wake()
-    return Outcome([Changed(kind, None, None, place, end, totals.messages)], None, None)
+    return Outcome([Changed(kind, None, None, stated.place, stated.end, totals.messages)], None, None)
 
 
 def request_of(topic: str, properties: Mapping[str, str], levels: Callable[[], DelayLevels]) -> ChangeRequest:
