@@ -15,6 +15,7 @@ from delaymq.message.timed_marks import TimedMarkKind, parse_own_due, parse_own_
 from delaymq.store.disk.files import FileFacts, Files
 from delaymq.store.reader import StoreReader
 from delaymq_testing.broker.harness import Harness, response_of
+from delaymq_testing.broker.smoothing import limit
 
 SEGMENT_BYTES = 64 * 1024
 LEVELS = "1s 6d 12d"
@@ -279,6 +280,21 @@ def test_carrying_keeps_the_configured_rate(open_harness: Open, disk: Disk) -> N
         harness.broker.delivery.carry(harness.clock())
     assert carrier.carried_bytes <= (1 << 15) + 2_000
     assert carrier.carried_bytes >= (1 << 15) - 2_000
+
+
+def test_overdue_messages_that_wait_for_their_rate_are_carried(harness: Harness, disk: Disk) -> None:
+    limit(harness, max_per_second=1)
+    for number in range(100):
+        send_level(harness, f"U{number}", 1)
+    note_times(harness, disk)
+    fill(harness, 3)
+    harness.flush()
+    harness.clock.advance(4 * DAY_MS)
+    assert harness.broker.hand_over(harness.clock(), 64) == 1
+    carry(harness)
+    clean(harness)
+    assert harness.broker.delivery.carrier.carried_messages == 99
+    assert harness.broker.store.min_offset >= SEGMENT_BYTES
 
 
 def test_unreadable_record_of_a_pending_message_is_given_up(harness: Harness, disk: Disk) -> None:

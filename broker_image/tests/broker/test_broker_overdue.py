@@ -14,7 +14,7 @@ from delaymq.broker.delivery.settings.overdue import FILE_NAME
 from delaymq.broker.opening import open_broker
 from delaymq.message import names
 from delaymq_testing.broker.changing import Open, act, records, schedule, send
-from delaymq_testing.broker.harness import Harness
+from delaymq_testing.broker.harness import START_MS, Harness
 from delaymq_testing.broker.smoothing import delivered, limit, run
 
 MINUTE_MS = 60_000
@@ -85,6 +85,85 @@ def test_second_start_spreads_the_rest_over_the_remaining_time(harness: Harness)
     assert len(times) == 100
     assert begin_ms + 5.5 * MINUTE_MS <= max(times) <= begin_ms + 6.1 * MINUTE_MS
     assert stored(harness) is None
+
+
+def lateness(harness: Harness, topic: str = "Orders") -> dict[int, set[int]]:
+    """Numbers of the messages of `schedule_overdue` by their lateness in s."""
+    found: dict[int, set[int]] = {}
+    for record in records(harness, topic):
+        number = int(record.body)
+        due_ms = START_MS + (1_000 + number * 6_000 if number % 2 else 1_000)
+        found.setdefault(round((record.store_timestamp_ms - due_ms) / 1_000), set()).add(number)
+    return found
+
+
+def test_overdue_messages_keep_their_distances_if_they_are_shifted(
+    harness: Harness, caplog: pytest.LogCaptureFixture
+) -> None:
+    for topic in ("Orders", "Bills"):
+        treat(harness, "shift", topic)
+    schedule_overdue(harness)
+    schedule(harness, "bill", topic="Bills", TIMER_DELAY_MS=str(5 * MINUTE_MS))
+    schedule(harness, "100", TIMER_DELAY_MS=str(DOWN_MS + MINUTE_MS))
+    kill(harness)
+    begin_ms, late_s = harness.clock(), (DOWN_MS - 1_000) // 1_000
+    assert f"100 messages for topic Orders came due while the broker was not running: each is delivered {late_s} s" in (
+        caplog.text
+    )
+    in_progress = harness.broker.delivery.control.treatments.in_progress("Orders")
+    assert in_progress is not None
+    assert (in_progress.up_to_ms, in_progress.until_ms) == (begin_ms, begin_ms + late_s * 1_000)
+    send(harness, "101", TIMER_DELAY_MS="2000")
+    run(harness, MINUTE_MS)
+    assert {101, 100} <= {int(record.body) for record in records(harness, "Orders")}
+    run(harness, 60 * MINUTE_MS)
+    found = lateness(harness)
+    assert found.pop(late_s) == set(range(100))
+    assert {number for each in found.values() for number in each} == {100, 101}
+    assert delivered(harness, "Bills") == [START_MS + 5 * MINUTE_MS + late_s * 1_000]
+    assert max(delivered(harness)) <= begin_ms + 10 * MINUTE_MS
+    assert stored(harness) is None
+    assert not harness.broker.delivery.control.treatments.open
+
+
+def test_shift_continues_after_further_stops_and_never_becomes_shorter(harness: Harness) -> None:
+    treat(harness, "shift")
+    schedule_overdue(harness)
+    kill(harness)
+    run(harness, 2 * MINUTE_MS)
+    count = len(delivered(harness))
+    assert 60 <= count < 75
+    kill(harness, 3 * MINUTE_MS)  # a short one
+    run(harness, 0)
+    assert 75 <= len(delivered(harness)) < 90
+    schedule(harness, "100", TIMER_DELAY_MS=str(DOWN_MS))
+    kill(harness, DOWN_MS)
+    begin_ms = harness.clock()
+    run(harness, 60 * MINUTE_MS)
+    rest = [each for each in delivered(harness) if each >= begin_ms]
+    assert len(rest) > 10
+    assert rest[0] == begin_ms
+    dues = sorted(START_MS + 1_000 + number * 6_000 for number in range(1, 100, 2))[-len(rest) + 1 :]
+    assert [each - begin_ms for each in rest[:-1]] == [due_ms - dues[0] for due_ms in dues]
+    assert len(delivered(harness)) == 101
+    assert stored(harness) is None
+
+
+def test_index_that_cannot_be_read_when_a_shift_ends_stops_deliveries(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    treat(harness, "shift")
+    schedule_overdue(harness)
+    kill(harness)
+    run(harness, MINUTE_MS)
+
+    def fails(*_: Any) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(harness.broker.delivery.timeline, "shift", fails)
+    treat(harness, "deliver")
+    assert harness.broker.delivery.next_wakeup_ms() is None
+    assert harness.broker.hand_over(harness.clock(), 64) == 0
 
 
 def test_overdue_messages_are_dropped_with_marks_and_only_those(harness: Harness) -> None:
@@ -173,7 +252,7 @@ def test_start_that_was_interrupted_pauses_the_rest_of_the_topics(
     assert sorted(topic for (topic, _), _ in harness.broker.delivery.pauses) == topics
 
 
-@pytest.mark.parametrize("treatment", ["spread", "drop", "pause", "deliver"])
+@pytest.mark.parametrize("treatment", ["spread", "shift", "drop", "pause", "deliver"])
 def test_short_downtime_has_no_effect(harness: Harness, treatment: str) -> None:
     treat(harness, treatment)
     for number in range(20):
@@ -227,13 +306,14 @@ def test_whoever_resumes_deliveries_decides(harness: Harness, is_local: bool) ->
     assert len(delivered(harness)) == 10
 
 
+@pytest.mark.parametrize("treatment", ["spread", "shift"])
 @pytest.mark.parametrize("end", ["setting", "pause", "resume"])
-def test_treatment_ends_when_someone_decides_otherwise(harness: Harness, end: str) -> None:
-    treat(harness, "spread")
+def test_treatment_ends_when_someone_decides_otherwise(harness: Harness, treatment: str, end: str) -> None:
+    treat(harness, treatment)
     schedule_overdue(harness)
     kill(harness)
     run(harness, MINUTE_MS)
-    assert 9 <= len(delivered(harness)) <= 12
+    assert len(delivered(harness)) in (range(9, 13) if treatment == "spread" else range(50, 60))
     if end == "setting":
         treat(harness, "deliver")
     elif end == "resume":

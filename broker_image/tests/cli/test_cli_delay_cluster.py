@@ -131,6 +131,10 @@ def settings_are_changed_on_both_brokers(cluster: Cluster) -> None:
     assert "--spread 2d: use at most 1d" in cluster("set", "--topic", "Both", "--spread", "2d").err
     assert "give --overdue as well" in cluster("set", "--topic", "Both", "--overdue-after", "1h").err
     assert "use deliver, spread=DURATION" in cluster("set", "--topic", "Both", "--overdue", "wait").err
+    assert "spread=30m), shift, drop" in cluster("set", "--topic", "Both", "--overdue", "wait").err
+    assert "spread=30m), drop" in cluster("resume", "--overdue", "shift").err
+    for row in cluster.json("set", "--topic", "Both", "--overdue", "shift"):
+        assert row["settings"]["overdue"] == {"treatment": "shift", "afterMs": 3_600_000}
     for row in cluster.json("set", "--topic", "Both", "--overdue", "drop"):
         assert row["settings"]["overdue"] == {"treatment": "drop", "afterMs": 3_600_000}
     assert "drop after 1h" in cluster("settings", "--topic", "Both").out

@@ -30,7 +30,7 @@ SIZES = (SMALL, Sizes(memory=4, run_in_memory=0, merged_runs=2, step=1), SMALL._
 MAX_RUNS_UNTIL_FOUND = 400
 PERFORMED = {
     "add", "end", "carry", "take", "settle", "give_back", "maintain", "capture", "crash", "tick", "pace", "take_paced",
-    "fill_disk", "find", "move", "change_group", "pause", "resume",
+    "fill_disk", "find", "move", "change_group", "pause", "resume", "shift",
 }  # fmt: skip
 """Operations that each run of the test performs."""
 
@@ -325,6 +325,21 @@ def resumed_queue_stays_parked(monkeypatch: pytest.MonkeyPatch) -> None:
 @plant
 def moved_messages_of_a_paused_group_stay_in_its_partition(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Holding, "at_home", lambda holding, entry: entry)
+
+
+@plant
+def shifted_messages_are_taken_when_they_are_due(monkeypatch: pytest.MonkeyPatch) -> None:
+    wrap(monkeypatch, Queues, "shift", lambda original, queues, topic, shift: original(queues, topic, None))
+
+
+@plant
+def merged_runs_have_only_one_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+    def continued(original: Callable[..., Any], index: Timeline, *args: Any) -> Any:
+        with monkeypatch.context() as patch:
+            patch.setattr(index.queues, "_shifts", {})
+            return list(original(index, *args))
+
+    wrap(monkeypatch, Timeline, "_continued", continued)
 
 
 @pytest.mark.parametrize("name", PLANTS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from delaymq.schedule.timeline import Pending, Timeline
 from delaymq.schedule.timeline.inspection import due_count
+from delaymq.schedule.timeline.queues import Shift
 from delaymq.schedule.timeline.rates import Smoothing
 from delaymq.schedule.timeline.runs import Sizes
 from delaymq.schedule.timeline.state import Capture, empty, restore
@@ -177,14 +178,100 @@ def test_overdue_messages_of_a_topic_with_a_rate_are_not_paced_with_others() -> 
         add(index, number)
         add(index, 1_000 + number, topic="even")
         index.maintain()
-    assert index.begin_pacing(NOW_MS) == 100
-    assert due_count(index, NOW_MS) == 100
+    index.begin_pacing(NOW_MS)
+    assert index.paced_left == due_count(index, NOW_MS) == 100
     add(index, 2_000)
     add(index, 2_001, topic="even")
     assert (index.paced_left, due_count(index, NOW_MS)) == (101, 101)
     index.queues.set_rate("even", Smoothing(per_second=10))
     index.sort_out_paced()
     assert index.paced_left == 0
+
+
+def test_merge_keeps_overdue_messages_of_a_topic_with_a_rate_while_others_are_paced() -> None:
+    index = empty(MemoryFiles(), SIZES, 1_000)
+    index.queues.set_rate("slow", Smoothing(per_second=100))
+    for number in range(1_000):
+        add(index, number, NOW_MS - 1_000 + number)
+    index.begin_pacing(NOW_MS)
+    runs = len(index.runs)
+    while index.maintain():
+        pass
+    assert len(index.runs) < runs
+    found = run(index, NOW_MS, NOW_MS + 60_000)
+    assert [identity for each in found.values() for identity in each] == list(range(1_000))
+
+
+def test_shifted_messages_keep_their_distances_and_others_are_on_time() -> None:
+    index = empty(MemoryFiles(), SIZES, 1_000)
+    for number in range(300):
+        add(index, number, NOW_MS - 3_000 + number * 20)
+        add(index, 1_000 + number, NOW_MS - 3_000 + number * 20, topic="other")
+        index.maintain()
+    index.shift("slow", Shift(NOW_MS - 2_001, NOW_MS, 2_000))
+    add(index, 500, NOW_MS - 500)
+    assert index.queues.is_shifted("slow")
+    assert index.queues.earliest_due_ms() == NOW_MS - 3_000
+    found = {identity: time for time, each in run(index, NOW_MS, NOW_MS + 60_000).items() for identity in each}
+    dues = {number: NOW_MS - 3_000 + number * 20 for number in range(300)} | {500: NOW_MS - 500}
+    late = {number: due_ms for number, due_ms in dues.items() if NOW_MS - 2_000 <= due_ms <= NOW_MS}
+    assert len(late) == 102
+    assert all(found[number] == due_ms + 2_000 for number, due_ms in late.items())
+    assert all(found[number] == max(due_ms, NOW_MS) for number, due_ms in dues.items() if number not in late)
+    assert all(found[1_000 + number] == max(dues[number], NOW_MS) for number in range(300))
+    assert not index.queues.is_shifted("slow")
+
+
+def test_messages_are_taken_immediately_when_their_shift_ends() -> None:
+    index = empty(MemoryFiles(), SIZES, 1_000)
+    for number in range(300):
+        add(index, number, NOW_MS - 3_000 + number * 10)
+    index.shift("slow", Shift(0, NOW_MS, 5_000))
+    assert index.take(NOW_MS + 1_999, 64) == []
+    assert index.next_due_ms() == NOW_MS + 2_000
+    assert len(run(index, NOW_MS, NOW_MS + 3_000)) == 101
+    index.shift("slow", None)
+    assert index.next_due_ms() == NOW_MS - 1_990
+    found = run(index, NOW_MS + 3_000, NOW_MS + 3_000)
+    assert [identity for each in found.values() for identity in each] == list(range(101, 300))
+
+
+def test_merge_that_began_during_a_shift_does_not_return_taken_messages_after_it() -> None:
+    index = empty(MemoryFiles(), SIZES._replace(step=5), 1_000)
+    for number in range(1_000):
+        add(index, number, NOW_MS - 500 + number * 7 % 1_000)
+    index.shift("slow", Shift(0, NOW_MS, 5_000))
+    assert index.maintain()
+    found = run(index, NOW_MS + 300, NOW_MS + 300)
+    index.shift("slow", None)
+    while index.maintain():
+        pass
+    found |= run(index, NOW_MS + 600, NOW_MS + 600)
+    assert sorted(identity for each in found.values() for identity in each) == list(range(1_000))
+
+
+def test_rate_applies_to_shifted_and_other_messages_together() -> None:
+    index = empty(MemoryFiles(), SIZES, 1_000)
+    index.queues.set_rate("slow", Smoothing(per_second=50))
+    for number in range(200):
+        add(index, number, NOW_MS - 200 + number)
+        add(index, 1_000 + number, NOW_MS + 1 + number)
+    index.shift("slow", Shift(0, NOW_MS, 200))
+    times = [time for time, each in run(index, NOW_MS, NOW_MS + 60_000).items() for _ in each]
+    assert len(times) == 400
+    assert NOW_MS + 7_500 <= max(times) <= NOW_MS + 8_300
+
+
+def test_shifted_messages_of_a_paused_topic_are_held() -> None:
+    index = empty(MemoryFiles(), SIZES, 1_000)
+    for number in range(100):
+        add(index, number, NOW_MS - 100 + number)
+    index.shift("slow", Shift(0, NOW_MS, 200))
+    index.pause("slow")
+    assert index.next_due_ms() is None
+    index.resume("slow")
+    assert index.take(NOW_MS, 64) == []
+    assert index.next_due_ms() == NOW_MS + 100
 
 
 def test_removed_limit_applies_no_longer() -> None:

@@ -3,11 +3,13 @@
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
+from delaymq.broker.delivery.settings.overdue import Treatment
 from delaymq_testing.asked_api import Asked, asked
 from delaymq_testing.running_server import run
 
-NONE = {"pending": 0, "pendingBytes": 0, "nextDueMs": None, "latestDueMs": None}
+NONE = {"pending": 0, "pendingBytes": 0, "nextDueMs": None, "latestDueMs": None, "treatment": None}
 
 
 async def make_topics(api: Asked, *topics: str) -> None:
@@ -39,6 +41,23 @@ def test_settings_of_a_topic_are_set_shown_enforced_and_removed(tmp_path: Path) 
     run(body)
 
 
+def test_treatment_in_progress_is_shown_with_its_end(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with asked(tmp_path) as api:
+            await make_topics(api, "Orders")
+            await api.put("delay/settings/topics/Orders", {"overdue": {"treatment": "shift"}})
+            open_ones = api.broker.delivery.control.treatments.open
+            shift = Treatment(treatment="shift", after_ms=1, up_to_ms=5, until_ms=7)
+            for treatment, until_ms in ((shift, 7), (msgspec.structs.replace(shift, treatment="pause"), None)):
+                open_ones["Orders"] = treatment
+                expected = {"treatment": treatment.treatment, "afterMs": 1, "upToMs": 5, "untilMs": until_ms}
+                assert (await api.get("delay/settings/topics/Orders"))["treatment"] == expected
+                assert (await api.get("topics/Orders"))["delayTreatment"] == expected
+            open_ones.clear()
+
+    run(body)
+
+
 @pytest.mark.parametrize(
     ("wanted", "problem"),
     [
@@ -53,7 +72,8 @@ def test_settings_of_a_topic_are_set_shown_enforced_and_removed(tmp_path: Path) 
         ({"spreadOverMs": 86_400_001}, "spreadOverMs"),
         ({"overdue": {"treatment": "spread"}}, "spread needs overMs"),
         ({"overdue": {"treatment": "drop", "overMs": 5}}, "overMs belongs to the treatment spread"),
-        ({"overdue": {"treatment": "shift"}}, "overdue.treatment"),
+        ({"overdue": {"treatment": "wait"}}, "overdue.treatment"),
+        ({"overdue": {"treatment": "shift", "overMs": 5}}, "overMs belongs to the treatment spread"),
         ({"maxPending": 5}, "maxPending"),
         ([], "object"),
     ],

@@ -100,6 +100,7 @@ ACCEPTED_TOPICS: list[tuple[str, Spec]] = [
     ("t", TO | {"delay": {"maxDelaySeconds": 1, "maxPendingMessages": 0, "whenTopicIsGone": "Drop"}}),
     ("t", TO | {"delay": {"maxPerSecond": 1, "overdue": {"treatment": "Spread", "overMilliseconds": 1}}}),
     ("t", TO | {"delay": {"spreadOverMilliseconds": 1, "overdue": {"afterMilliseconds": 0}}}),
+    ("t", TO | {"delay": {"overdue": {"treatment": "Shift"}}}),
     (
         "t",
         TO

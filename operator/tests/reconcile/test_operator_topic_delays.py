@@ -73,7 +73,8 @@ def test_omitted_fields_are_removed_and_an_absent_object_changes_nothing() -> No
 
 
 @pytest.mark.parametrize(
-    ("treatment", "expected"), [("Deliver", "deliver"), ("Drop", "drop"), ("Pause", "pause"), (None, "deliver")]
+    ("treatment", "expected"),
+    [("Deliver", "deliver"), ("Shift", "shift"), ("Drop", "drop"), ("Pause", "pause"), (None, "deliver")],
 )
 def test_treatment_after_a_downtime_is_applied(treatment: str | None, expected: OverdueTreatment) -> None:
     world = TopicWorld(groups=1)

@@ -18,7 +18,7 @@ MAX_OVERDUE_SPREAD_MS: Final = 30 * 86_400_000
 
 Limit = Annotated[int, msgspec.Meta(ge=0, le=MAX_NUMBER)]
 WhenTopicIsGone = Literal["recreate", "deadLetter", "drop"]
-OverdueTreatment = Literal["deliver", "spread", "drop", "pause"]
+OverdueTreatment = Literal["deliver", "spread", "shift", "drop", "pause"]
 
 
 class LatenessObjective(FrozenBody, frozen=True):
@@ -34,8 +34,8 @@ class Overdue(FrozenBody, frozen=True, omit_defaults=True):
     """Treatment of messages that came due while the broker was not running."""
 
     treatment: OverdueTreatment = "deliver"
-    """`deliver`: immediately; `spread`: evenly over `overMs`; `drop`: not at all; `pause`: not until the topic is
-    resumed."""
+    """`deliver`: immediately; `spread`: evenly over `overMs`; `shift`: each as late as the first of them; `drop`: not
+    at all; `pause`: not until the topic is resumed."""
     after_ms: Annotated[int, msgspec.Meta(ge=0, le=MAX_NUMBER)] = 600_000
     """Shortest downtime in ms to which the treatment applies."""
     over_ms: Annotated[int, msgspec.Meta(ge=1, le=MAX_OVERDUE_SPREAD_MS)] | None = None
@@ -81,6 +81,18 @@ class AccountDelaySettings(FrozenBody, frozen=True, omit_defaults=True):
     """Maximum bytes of their records."""
 
 
+class OverdueInProgress(Answer):
+    """Treatment of messages that came due during a downtime, which is in progress."""
+
+    treatment: Literal["spread", "shift", "drop", "pause"]
+    after_ms: int
+    """Messages due after this time are treated."""
+    up_to_ms: int
+    """Messages due after this time are not."""
+    until_ms: int | None
+    """End of `spread` or `shift`. A shift delivers each message `untilMs` − `upToMs` after it is due."""
+
+
 class TopicDelays(Answer):
     """Settings of a topic, and what is pending for it."""
 
@@ -94,6 +106,8 @@ class TopicDelays(Answer):
     """Null: nothing is pending."""
     latest_due_ms: int | None = None
     """Latest due time; it may be that of a message that has ended."""
+    treatment: OverdueInProgress | None = None
+    """Treatment after a downtime that is in progress."""
 
 
 class AccountDelays(Answer):

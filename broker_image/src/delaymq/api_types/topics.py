@@ -3,7 +3,7 @@
 from typing import Literal
 
 from delaymq.api_types.base import Answer
-from delaymq.api_types.delay_settings import TopicDelaySettings
+from delaymq.api_types.delay_settings import OverdueInProgress, TopicDelaySettings
 
 Kind = Literal["normal", "retry", "deadLetter", "system"]
 
@@ -53,5 +53,7 @@ class TopicDetails(TopicRow):
     pending_bytes: int | None
     """Bytes of the records of pending delayed messages; None: not counted yet."""
     delay_settings: TopicDelaySettings
+    delay_treatment: OverdueInProgress | None
+    """Treatment of messages that came due during a downtime, which is in progress."""
     queues: list[QueueRow]
     groups: list[str]

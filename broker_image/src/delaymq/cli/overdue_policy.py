@@ -11,7 +11,7 @@ from delaymq.cli.errors import EXIT_USAGE, CommandError
 MAX_SPREAD_MS: Final = 30 * 86_400_000
 """The broker's own limit."""
 _TIMES_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-_CHOICES: Final = "deliver, spread=DURATION (such as spread=30m), drop, or pause"
+_CHOICES: Final = "deliver, spread=DURATION (such as spread=30m), {shift}drop, or pause"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,19 +19,20 @@ class OverduePolicy:
     """A parsed `--overdue` option."""
 
     what: str
-    """`deliver`, `spread`, `drop` or `pause`."""
+    """`deliver`, `spread`, `shift`, `drop` or `pause`."""
     over_ms: int = 0
     """Duration of `spread`, in ms."""
 
 
-def parse_overdue(text: str) -> OverduePolicy:
+def parse_overdue(text: str, *, may_shift: bool = False) -> OverduePolicy:
     """Parse the option's value; raise CommandError if it is invalid."""
     what, _, duration = text.partition("=")
-    if what in ("deliver", "drop", "pause") and not duration:
+    if (what in ("deliver", "drop", "pause") or (what == "shift" and may_shift)) and not duration:
         return OverduePolicy(what=what)
     if what == "spread" and duration:
         return OverduePolicy(what=what, over_ms=_duration_ms(duration))
-    raise CommandError(f"--overdue: {text!r} is invalid: use {_CHOICES}", EXIT_USAGE)
+    choices = _CHOICES.format(shift="shift, " if may_shift else "")
+    raise CommandError(f"--overdue: {text!r} is invalid: use {choices}", EXIT_USAGE)
 
 
 def _duration_ms(text: str) -> int:

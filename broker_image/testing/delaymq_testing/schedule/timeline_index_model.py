@@ -20,6 +20,7 @@ from delaymq.schedule.timeline.inspection import (
     unused_due_ms,
 )
 from delaymq.schedule.timeline.partitions import Owner
+from delaymq.schedule.timeline.queues import Shift
 from delaymq.schedule.timeline.runs import Sizes
 from delaymq.schedule.timeline.state import Capture, empty, restore
 
@@ -51,6 +52,7 @@ class IndexModel:
         """Pending messages by identity, including taken ones."""
         self._taken: dict[int, Pending] = {}
         self._paced_up_to_ms: int | None = None
+        self._shifts: dict[str, Shift] = {}
         self._paused: set[tuple[str, str]] = set()
         """Paused topics (with an empty group) and groups."""
         self._owners: dict[int, Owner] = {}
@@ -68,6 +70,7 @@ class IndexModel:
             self._add: 40, self._end: 8, self._move: 4, self._carry: 4, self._take: 12, self._settle: 14,
             self._give_back: 4,
             self._maintain: 30, self._capture: 5, self._crash: 2, self._tick: 10, self._pace: 2, self._take_paced: 8,
+            self._shift: 4,
             self._fill_disk: 1, self._find: 5, self._change_group: 2, self._pause: 2, self._resume: 2,
         }  # fmt: skip
         (operation,) = self._random.choices(list(operations), list(operations.values()))
@@ -182,14 +185,19 @@ class IndexModel:
         self.index.add(entry)
         return True
 
+    def _holds(self) -> bool:
+        """Whether the index may hold messages of paused groups."""
+        return any(key.group for key in self.index.partitions.names().values())
+
     def _take(self) -> bool:
         count = self._random.randint(1, 9)
         due = [
             entry
             for entry in self._waiting()
-            if entry.due_ms <= self._now_ms and (self._paced_up_to_ms is None or entry.due_ms > self._paced_up_to_ms)
+            if self._time_ms(entry) <= self._now_ms
+            and (self._paced_up_to_ms is None or entry.due_ms > self._paced_up_to_ms)
         ]
-        if self._paused or self.index.sweep or any(key.group for key in self.index.partitions.names().values()):
+        if self._shifts or self._paused or self.index.sweep or self._holds():
             return self._take_all(due, lambda: self.index.take(self._now_ms, 5), self.index.next_due_ms)
         found = [self._take_one(entry) for entry in self.index.take(self._now_ms, count)]
         if len(found) != min(len(due), count):
@@ -226,6 +234,9 @@ class IndexModel:
                 break
         expected = {entry.identity for entry in due if not self._is_paused(entry)}
         missing = expected - found
+        if self._holds():  # what was held is not shifted
+            of_found = [self._taken[identity] for identity in found]
+            expected |= {each.identity for each in of_found if each.due_ms <= self._now_ms < self._time_ms(each)}
         if self.index.sweep:
             missing -= self._earlier_dues.keys()  # their groups were moved
             expected |= found & self._earlier_dues.keys()  # the same, to a time that would be paced
@@ -315,11 +326,25 @@ class IndexModel:
             self.index.end_pacing()
         return True
 
+    def _shift(self) -> bool:
+        topic = self._random.choice((*_TOPICS, *self._shifts, *self._shifts))
+        if self._shifts.pop(topic, None) is None:
+            after_ms, up_to_ms = self._now_ms - self._random.randint(1, 40), self._now_ms + self._random.randint(0, 40)
+            self._shifts[topic] = Shift(after_ms, up_to_ms, self._random.randint(1, 60))
+        self.index.shift(topic, self._shifts.get(topic))
+        return True
+
+    def _time_ms(self, entry: Pending) -> int:
+        """Return the time at which a message may be taken unless it is paced."""
+        shift = self._shifts.get(self._names_of[entry.identity][0])
+        is_shifted = shift is not None and shift.after_ms < entry.due_ms <= shift.up_to_ms
+        return entry.due_ms + (shift.by_ms if shift is not None and is_shifted else 0)
+
     def _take_paced(self) -> bool:
         if self._paced_up_to_ms is None:
             return False
         due = sorted(entry for entry in self._waiting() if entry.due_ms <= self._paced_up_to_ms)
-        if self._paused or self.index.sweep or any(key.group for key in self.index.partitions.names().values()):
+        if self._paused or self.index.sweep or self._holds():
             return self._take_all(due, lambda: self.index.take_paced(self._now_ms, 3), self.index.paced_due_ms)
         found = [self._take_one(entry) for entry in self.index.take_paced(self._now_ms, 3)]
         if [entry[:2] for entry in found] != [entry[:2] for entry in due[:3]]:
@@ -348,6 +373,7 @@ class IndexModel:
         self.files.room = None
         self._taken.clear()
         self._paced_up_to_ms = None
+        self._shifts.clear()
         if self._saved is None:
             self.index, self._pending = empty(self.files, self._sizes, _SEGMENT_BYTES), {}
             for names in self._paused:
@@ -463,7 +489,7 @@ class IndexModel:
             raise ModelError(f"records are counted in other segments than {segments}")
         earliest = self.index.next_due_ms()
         due = [
-            entry.due_ms
+            self._time_ms(entry)
             for entry in self._waiting()
             if (self._paced_up_to_ms is None or entry.due_ms > self._paced_up_to_ms) and not self._is_paused(entry)
         ]

@@ -33,7 +33,7 @@ class LatenessObjective(ApiStruct, frozen=True, kw_only=True):
 class OverdueSpec(ApiStruct, frozen=True, kw_only=True):
     """Treatment of messages that came due while a broker was not running."""
 
-    treatment: Literal["Deliver", "Spread", "Drop", "Pause"] = "Deliver"
+    treatment: Literal["Deliver", "Spread", "Shift", "Drop", "Pause"] = "Deliver"
     after_milliseconds: Annotated[int, Meta(ge=0, le=MAX_NUMBER)] = 600_000
     over_milliseconds: Annotated[int, Meta(ge=1, le=MAX_OVERDUE_SPREAD_MS)] | None = None
 

@@ -115,6 +115,7 @@ class DeliveryControl:
             lambda: self.policy is not None or self.is_paused,
             lambda topic: _end_of(pauses.pause(topic, "", BROKER)),
             self.pause_locally,
+            hand_over.stop,
         )
         self.treatments = OverdueTreatments(store, timeline, promises, requests, now_ms)
         """Treatment of messages that came due while the broker was not running."""

@@ -118,6 +118,7 @@ class EntryQueue:
         "is_parked",
         "is_ready",
         "rates",
+        "shift_ms",
         "unlimited",
     )
 
@@ -139,6 +140,8 @@ class EntryQueue:
         """Due times of entries to which they do not apply."""
         self.is_parked = False
         """Whether nothing is taken from this queue, because its topic or group is paused."""
+        self.shift_ms = 0
+        """Time in ms by which each entry is taken later than it is due."""
 
     def add(self, entry: Pending) -> bool:
         """Add an entry that is in memory; return whether it may be due before all others."""
@@ -190,6 +193,11 @@ class EntryQueue:
         self._fresh = [item for item in self._fresh if memory.get(item[1]) is item[3]]
         heapify(self._fresh)
 
+    def next_ms(self) -> int | None:
+        """Return the earliest time at which an entry may be taken; None if the queue is empty."""
+        due_ms = self.next_due_ms()
+        return None if due_ms is None else due_ms + self.shift_ms
+
     def next_due_ms(self) -> int | None:
         """Return the earliest due time; None if the queue is empty. Entries that have ended may count."""
         self._drop_closed()
@@ -206,13 +214,14 @@ class EntryQueue:
     def take(
         self, now_ms: int, count: int, memory: dict[int, Pending], ended: set[EndedKey], taken: list[Pending]
     ) -> None:
-        """Move at most `count` entries due at `now_ms` to `taken`. OSError, TimelineDamagedError.
+        """Move at most `count` entries that may be taken at `now_ms` to `taken`. OSError, TimelineDamagedError.
 
         `memory` has the entries that are in memory, by identity, from which taken ones are removed. `ended` has the
         keys of entries in runs that have ended; those that are passed are removed. After an error, `taken` contains
         what was taken before, and a later call continues there.
         """
         count += len(taken)
+        now_ms -= self.shift_ms
         if self._new_ms <= now_ms:
             self._order_new()
         fresh = self._fresh
@@ -298,7 +307,11 @@ class EntryQueue:
         return fresh + sum(item[4].left for item in self._cursors if not item[4].is_closed)
 
     def count_due(self, now_ms: int, memory: dict[int, Pending]) -> int:
-        """Return the number of entries due at `now_ms`, including those that have ended in runs. OSError, damage."""
+        """Return the number of entries that may be taken at `now_ms`, including those that have ended in runs.
+
+        OSError, TimelineDamagedError.
+        """
+        now_ms -= self.shift_ms
         self._order_new()
         fresh = sum(item[0] <= now_ms and memory.get(item[1]) is item[3] for item in self._fresh)
         cursors = (item[4] for item in self._cursors if not item[4].is_closed)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator
 from itertools import chain
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from delaymq.schedule.timeline.cursors import NO_TIMES, Cursor, EndedKey, EntryQueue, Times
 from delaymq.schedule.timeline.entries import Pending
@@ -15,8 +15,20 @@ from delaymq.schedule.timeline.wakeups import Wakeups
 
 _SHARE: Final = 8
 """Entries of a topic that are taken before those of the next one, unless few are wanted."""
+_LATEST_MS: Final = 1 << 62
 _Names: TypeAlias = tuple[str, str]
 """A paused topic, and a group of it; an empty name stands for the topic."""
+
+
+class Shift(NamedTuple):
+    """Messages of a topic that are taken later than they are due."""
+
+    after_ms: int
+    """Messages due after this time are shifted."""
+    up_to_ms: int
+    """Messages due after this time are not."""
+    by_ms: int
+    """Time in ms by which each of them is taken later than it is due."""
 
 
 class Queues:
@@ -39,8 +51,11 @@ class Queues:
         """By topic: limits that apply until its present backlog has been taken, except to held messages of groups."""
         self._unlimited: dict[str, Times] = {}
         """By topic: due times of messages to which its rates do not apply, except held messages of groups."""
-        self._queues: dict[str, dict[str, EntryQueue]] = {}
-        """By topic, and by the group whose held messages they contain; its name is empty for all other messages."""
+        self._shifts: dict[str, Shift] = {}
+        """By topic; held messages of groups are not shifted."""
+        self._queues: dict[str, dict[str | None, EntryQueue]] = {}
+        """By topic, and by the group whose held messages they contain; its name is empty for all other messages, and
+        None for those that are shifted."""
         self._of_partition: dict[int, EntryQueue] = {}
         """The same by partition, as far as they are known."""
         self._wakeups = Wakeups()
@@ -54,14 +69,38 @@ class Queues:
         queue = self._of_partition.get(partition)
         if queue is None:
             topic, group, _ = self.partitions.key(partition)
-            of_topic = self._queues.setdefault(topic, {})
-            queue = of_topic.get(group)
-            if queue is None:
-                queue = of_topic[group] = EntryQueue()
-                queue.is_parked = self.is_paused(topic, group)
-                self._limit(queue, topic, group)
-            self._of_partition[partition] = queue
+            queue = self._of_partition[partition] = self._of_names(topic, group)
         return queue
+
+    def _of_names(self, topic: str, group: str | None) -> EntryQueue:
+        of_topic = self._queues.setdefault(topic, {})
+        queue = of_topic.get(group)
+        if queue is None:
+            queue = of_topic[group] = EntryQueue()
+            queue.is_parked = self.is_paused(topic, group or "")
+            self._limit(queue, topic, group)
+        return queue
+
+    def parts(self, partition: int) -> list[tuple[EntryQueue, int]]:
+        """Return the queues of the entries of a partition, by due time, each with the latest due time in ms.
+
+        A queue that occurs twice contains the entries of both parts.
+        """
+        queue = self.of(partition)
+        found: list[tuple[EntryQueue, int]] = []
+        if self.paced_up_to_ms is not None and _can_be_paced(queue):
+            found.append((self.paced, self.paced_up_to_ms))
+        if self._shifts:
+            topic, group, _ = self.partitions.key(partition)
+            shift = None if group else self._shifts.get(topic)
+            if shift is not None:
+                found += [(queue, shift.after_ms), (self._of_names(topic, None), shift.up_to_ms)]
+        found.append((queue, _LATEST_MS))
+        return found
+
+    def of_topic(self, topic: str) -> list[EntryQueue]:
+        """Return the queues of a topic."""
+        return list(self._queues.get(topic, {}).values())
 
     def __iter__(self) -> Iterator[EntryQueue]:
         yield from (queue for of_topic in self._queues.values() for queue in of_topic.values())
@@ -70,28 +109,32 @@ class Queues:
     def hold(self, entry: Pending) -> None:
         """Add an entry that is in memory."""
         queue = self.of(entry.partition)
-        if self.paced_up_to_ms is not None and self.is_paced(entry):
-            self.paced.add(entry)
-        elif queue.add(entry):
-            self.wait(queue, entry.due_ms)
+        if self.paced_up_to_ms is not None or self._shifts:
+            queue = next(queue for queue, up_to_ms in self.parts(entry.partition) if entry.due_ms <= up_to_ms)
+        if queue.add(entry):
+            self.wait(queue, entry.due_ms + queue.shift_ms)
 
-    def open(self, cursor: Cursor) -> Cursor | None:
-        """Add a cursor; return the part of it that was split off because it is paced."""
-        part, queue = None, self.of(cursor.partition)
-        if self.paced_up_to_ms is not None and _can_be_paced(queue):
-            part = cursor.split(self.paced_up_to_ms)
-            if part is not None:
-                self.paced.open(part, part.run.key_at(part.head))
-        if cursor.left:
-            key = cursor.run.key_at(cursor.head)
-            queue.open(cursor, key)
-            self.wait(queue, key[0])
-        return part
+    def open(self, cursor: Cursor) -> list[Cursor]:
+        """Add a cursor; return what was split off it, because its entries belong to several queues."""
+        found = []
+        for queue, up_to_ms in self.parts(cursor.partition):
+            part = cursor if up_to_ms == _LATEST_MS else cursor.split(up_to_ms)
+            if part is not None and part.left:
+                self.open_in(queue, part)
+                if part is not cursor:
+                    found.append(part)
+        return found
 
-    def wait(self, queue: EntryQueue, due_ms: int) -> None:
-        """Let a queue wait for an entry that is due then, unless it waits for an earlier one."""
+    def open_in(self, queue: EntryQueue, cursor: Cursor) -> None:
+        """Add a cursor with entries to a queue."""
+        key = cursor.run.key_at(cursor.head)
+        queue.open(cursor, key)
+        self.wait(queue, key[0] + queue.shift_ms)
+
+    def wait(self, queue: EntryQueue, time_ms: int) -> None:
+        """Let a queue wait for this time, unless it waits for an earlier one."""
         if not queue.is_parked and queue is not self.paced:
-            (self._ready_dues if queue.is_ready else self._wakeups).add(queue, due_ms)
+            (self._ready_dues if queue.is_ready else self._wakeups).add(queue, time_ms)
 
     def is_paced(self, entry: Pending) -> bool:
         """Whether an entry is paced."""
@@ -100,7 +143,7 @@ class Queues:
 
     def forget_fresh(self, partitions: Iterable[int]) -> None:
         """Remove the entries in memory of these partitions, and the paced ones: a run now contains them."""
-        for queue in {id(queue): queue for partition in partitions if (queue := self.of(partition))}.values():
+        for queue in {id(queue): queue for partition in partitions for queue, _ in self.parts(partition)}.values():
             queue.forget_fresh()
         self.paced.forget_fresh()
 
@@ -118,22 +161,16 @@ class Queues:
                 del self._queues[topic]
         self._of_partition.clear()
 
-    def empty(self, memory: dict[int, Pending], *, only_paced: bool) -> tuple[list[Cursor], list[Pending]]:
-        """Remove and return the cursors, and the entries in memory, of the paced queue or of all others."""
-        cursors: list[Cursor] = []
-        entries: list[Pending] = []
-        for queue in [self.paced] if only_paced else [queue for queue in self if queue is not self.paced]:
-            of_queue = queue.empty(memory)
-            cursors += of_queue[0]
-            entries += of_queue[1]
-        return cursors, entries
-
     # Taking.
 
     def next_due_ms(self) -> int | None:
-        """Return the earliest due time at which `take` may return an entry; None without entries."""
-        dues = self._ready_dues.first_ms(), self._wakeups.first_ms()
-        return min((due_ms for due_ms in dues if due_ms is not None), default=None)
+        """Return the earliest time at which `take` may return an entry; None without entries."""
+        times = self._ready_dues.first_ms(), self._wakeups.first_ms()
+        return min((time_ms for time_ms in times if time_ms is not None), default=None)
+
+    def earliest_due_ms(self) -> int | None:
+        """Return the earliest due time of all entries, whenever they may be taken. Those that have ended may count."""
+        return min((due_ms for queue in self if (due_ms := queue.next_due_ms()) is not None), default=None)
 
     def has_due(self, up_to_ms: int) -> bool:
         """Whether a queue has an entry due at or before this time, even if nothing may be taken from it now.
@@ -155,14 +192,16 @@ class Queues:
         ended: set[EndedKey],
         taken: list[Pending],
     ) -> None:
-        """Move at most `count` entries due at `now_ms` to `taken`, from each topic in turn. OSError, damage.
+        """Move at most `count` entries that may be taken at `now_ms` to `taken`, from each topic in turn.
+
+        OSError, TimelineDamagedError.
 
         The other arguments are those of `EntryQueue.take`.
         """
         for queue in self._wakeups.pop_due(now_ms):
             queue.is_ready = True
             self._ready.append(queue)
-            if (first_ms := queue.next_due_ms()) is not None:
+            if (first_ms := queue.next_ms()) is not None:
                 self._ready_dues.add(queue, first_ms)
         ready = self._ready
         while ready and len(taken) < count:
@@ -171,19 +210,19 @@ class Queues:
                 queue = ready[0]
                 wanted = min(share, count - len(taken))
                 if queue.rates:
-                    due_ms = self._take_limited(queue, now_ms, wanted, memory, ended, taken)
+                    next_ms = self._take_limited(queue, now_ms, wanted, memory, ended, taken)
                 else:
                     queue.take(now_ms, wanted, memory, ended, taken)
-                    due_ms = queue.next_due_ms()
+                    next_ms = queue.next_ms()
                 ready.rotate(-1)
-                if due_ms is not None and due_ms <= now_ms:
-                    self._ready_dues.replace(queue, due_ms)
+                if next_ms is not None and next_ms <= now_ms:
+                    self._ready_dues.replace(queue, next_ms)
                     continue
                 ready.pop()
                 self._ready_dues.remove(queue)
                 queue.is_ready = False
-                if due_ms is not None:
-                    self.wait(queue, due_ms)
+                if next_ms is not None:
+                    self.wait(queue, next_ms)
 
     def _take_limited(
         self,
@@ -199,7 +238,7 @@ class Queues:
         unlimited_ms = None if due_ms is None else self._unlimited_up_to(queue, due_ms)
         if unlimited_ms is not None:
             queue.take(min(now_ms, unlimited_ms), count, memory, ended, taken)
-            return queue.next_due_ms()
+            return queue.next_ms()
         for rate in queue.rates:
             if rate.must_count(now_ms):
                 rate.spread(self._due_at(rate, now_ms, memory), now_ms)
@@ -208,11 +247,11 @@ class Queues:
             queue.take(now_ms, min(count, allowed), memory, ended, taken)
             for rate in queue.rates:
                 rate.take(len(taken) - before)
-        due_ms = queue.next_due_ms()
+        due_ms, next_ms = queue.next_due_ms(), queue.next_ms()
         self._end_bursts(queue, now_ms)
-        if due_ms is None or due_ms > now_ms or self._unlimited_up_to(queue, due_ms) is not None:
-            return due_ms
-        return max((rate.next_ms(now_ms) for rate in queue.rates), default=due_ms)
+        if due_ms is None or next_ms is None or next_ms > now_ms or self._unlimited_up_to(queue, due_ms) is not None:
+            return next_ms
+        return max((rate.next_ms(now_ms) for rate in queue.rates), default=next_ms)
 
     def _unlimited_up_to(self, queue: EntryQueue, due_ms: int) -> int | None:
         """Return the time up to which no rates apply to the entries of a queue, of which this is the first one."""
@@ -233,8 +272,8 @@ class Queues:
     def _end_bursts(self, queue: EntryQueue, now_ms: int) -> None:
         """Note which limits of a queue have nothing to limit any more."""
         for rate in queue.rates:
-            dues = (each.next_due_ms() for each in self._limited_by(rate))
-            if all(due_ms is None or due_ms > now_ms for due_ms in dues):
+            times = (each.next_ms() for each in self._limited_by(rate))
+            if all(next_ms is None or next_ms > now_ms for next_ms in times):
                 rate.end_burst()
                 if rate.until_ms is not None:
                     self.end_spread(rate.topic)
@@ -273,21 +312,37 @@ class Queues:
             self._unlimited[topic] = times
         self._limit_again(topic)
 
+    def shift(self, topic: str, shift: Shift | None) -> list[EntryQueue]:
+        """Shift messages of a topic, or end that; return the queues whose entries are to be held and opened again."""
+        if shift is None:
+            self._shifts.pop(topic, None)
+        else:
+            self._shifts[topic] = shift
+            self._of_names(topic, None).shift_ms = shift.by_ms
+        return self.of_topic(topic)
+
+    def is_shifted(self, topic: str) -> bool:
+        """Whether shifted messages of a topic have not been taken."""
+        queue = self._queues.get(topic, {}).get(None) if topic in self._shifts else None
+        return queue is not None and queue.next_due_ms() is not None
+
     def next_due_of(self, topic: str) -> int | None:
         """Return the earliest due time of a topic, without held messages of groups; None if there are none."""
         queue = self._queues.get(topic, {}).get("")
         return None if queue is None else queue.next_due_ms()
 
-    def _limit(self, queue: EntryQueue, topic: str, group: str) -> None:
-        found = self._rates.get(topic), None if group else self._spreads.get(topic)
+    def _limit(self, queue: EntryQueue, topic: str, group: str | None) -> None:
+        found = self._rates.get(topic), self._spreads.get(topic) if group == "" else None
         queue.rates = tuple(rate for rate in found if rate is not None)
-        queue.unlimited = NO_TIMES if group else self._unlimited.get(topic, NO_TIMES)
+        queue.unlimited = self._unlimited.get(topic, NO_TIMES) if group == "" else NO_TIMES
+        shift = self._shifts.get(topic) if group is None else None
+        queue.shift_ms = 0 if shift is None else shift.by_ms
 
     def _limit_again(self, topic: str) -> None:
         for group, queue in self._queues.get(topic, {}).items():
             self._limit(queue, topic, group)
-            if not queue.is_ready and (due_ms := queue.next_due_ms()) is not None:
-                self.wait(queue, due_ms)  # it may wait for its former rate
+            if not queue.is_ready and (next_ms := queue.next_ms()) is not None:
+                self.wait(queue, next_ms)  # it may wait for its former rate
 
     def give_back_to_rate(self, entry: Pending) -> None:
         """Let another message of a topic be taken instead of one that was held."""
@@ -295,8 +350,8 @@ class Queues:
         if queue.rates and self._unlimited_up_to(queue, entry.due_ms) is None:
             for rate in queue.rates:
                 rate.take(-1)
-            if (due_ms := queue.next_due_ms()) is not None:
-                self.wait(queue, due_ms)
+            if (next_ms := queue.next_ms()) is not None:
+                self.wait(queue, next_ms)
 
     # Pauses.
 
@@ -325,7 +380,7 @@ class Queues:
 
     def _park_or_not(self, topic: str) -> None:
         for group, queue in self._queues.get(topic, {}).items():
-            if queue.is_parked == (is_parked := self.is_paused(topic, group)):
+            if queue.is_parked == (is_parked := self.is_paused(topic, group or "")):
                 continue
             queue.is_parked = is_parked
             if is_parked:
@@ -334,8 +389,8 @@ class Queues:
                 if queue.is_ready:
                     queue.is_ready = False
                     self._ready.remove(queue)
-            elif (due_ms := queue.next_due_ms()) is not None:
-                self.wait(queue, due_ms)
+            elif (next_ms := queue.next_ms()) is not None:
+                self.wait(queue, next_ms)
 
 
 def _can_be_paced(queue: EntryQueue) -> bool:

@@ -7,14 +7,14 @@ from typing import Final
 
 from delaymq.schedule.scheduler import Entry, Lane
 from delaymq.schedule.timeline.compaction import Compaction
-from delaymq.schedule.timeline.cursors import Cursor, EndedKey, EntryQueue, Key, ended_key
+from delaymq.schedule.timeline.cursors import Cursor, EndedKey, EntryQueue, ended_key
 from delaymq.schedule.timeline.entries import ENTRY, NO_RECORD, Pending, Row, packed_end, unpacked
 from delaymq.schedule.timeline.files import RunFiles
 from delaymq.schedule.timeline.holders import Holders
 from delaymq.schedule.timeline.holding import Holding
 from delaymq.schedule.timeline.merging import Range
 from delaymq.schedule.timeline.partitions import MOVED, Partitions
-from delaymq.schedule.timeline.queues import Queues
+from delaymq.schedule.timeline.queues import Queues, Shift
 from delaymq.schedule.timeline.runs import Run, RunWriter, Section, Sizes
 from delaymq.schedule.timeline.sweeping import Sweep
 
@@ -290,23 +290,21 @@ class Timeline:
         """Pace exactly the overdue messages that are not paused and have no rate. OSError, TimelineDamagedError."""
         if self.queues.paced_up_to_ms is not None:
             self.compaction.abandon()
-            self._redistribute(only_paced=True)
-            self._redistribute(only_paced=False)
+            self._redistribute(list(self.queues))
 
     # Overdue messages that are spread over a period.
 
-    def begin_pacing(self, up_to_ms: int) -> int:
-        """Move what is due at or before `up_to_ms` to `take_paced`; return its number. OSError, damage."""
+    def begin_pacing(self, up_to_ms: int) -> None:
+        """Move what is due at or before `up_to_ms` to `take_paced`. OSError, TimelineDamagedError."""
         self.queues.paced_up_to_ms = up_to_ms
-        self._redistribute(only_paced=False)
-        return self.paced_left
+        self._redistribute(list(self.queues))
 
     def end_pacing(self) -> None:
         """Return the rest to the topics. OSError, TimelineDamagedError."""
         self.queues.paced_up_to_ms = None
         # Their results would contain entries that were taken although earlier ones, the paced ones, were not.
         self.compaction.abandon()
-        self._redistribute(only_paced=True)
+        self._redistribute([self.queues.paced])
 
     @property
     def paced_left(self) -> int:
@@ -328,13 +326,20 @@ class Timeline:
                 raise
         return self._out(taken, now_ms)
 
-    def _redistribute(self, *, only_paced: bool) -> None:
+    def shift(self, topic: str, shift: Shift | None) -> None:
+        """Shift messages of a topic that are due in a time; with None, take the rest when due. OSError, damage."""
+        self.compaction.abandon()
+        self._redistribute(self.queues.shift(topic, shift))
+
+    def _redistribute(self, queues: Iterable[EntryQueue]) -> None:
+        """Take the entries out of queues, and put each into the queue in which it belongs now."""
         self.sweep.restart()
-        cursors, entries = self.queues.empty(self._memory, only_paced=only_paced)
-        for entry in entries:
-            self.hold(entry)
-        for cursor in cursors:
-            self._open(cursor)
+        emptied = [queue.empty(self._memory) for queue in queues]
+        for cursors, entries in emptied:
+            for entry in entries:
+                self.hold(entry)
+            for cursor in cursors:
+                self._open(cursor)
 
     # Runs.
 
@@ -391,10 +396,8 @@ class Timeline:
             self._open(cursor)
 
     def _open(self, cursor: Cursor) -> None:
-        """Open a cursor in the queue of its topic, and what is to be paced in the paced queue."""
-        part = self.queues.open(cursor)
-        if part is not None:
-            self._cursors[cursor.partition].append(part)
+        """Open a cursor in the queues in which its entries belong."""
+        self._cursors[cursor.partition] += self.queues.open(cursor)
 
     def maintain(self) -> bool:
         """Merge some entries; return whether there is more to merge. OSError, TimelineDamagedError."""
@@ -438,25 +441,23 @@ class Timeline:
             for cursor in cursors:
                 if cursor.queue is not None:
                     cursor.queue.close(cursor)
-        run.left = sum(cursor.left for cursor, _, _ in opened)
-        for cursor, queue, key in opened:
+        run.left = sum(cursor.left for cursor, _ in opened)
+        for cursor, queue in opened:
             self._cursors[cursor.partition] = [*self.open_cursors(cursor.partition), cursor]
-            queue.open(cursor, key)
-            self.queues.wait(queue, key[0])
+            self.queues.open_in(queue, cursor)
 
     def _continued(
         self, run: Run, section: Section, merged: dict[int, list[Cursor]]
-    ) -> Iterator[tuple[Cursor, EntryQueue, Key]]:
-        """Yield the cursors of a section of a merged run, with their queues and first keys."""
-        first, end, split = section.first, section.end, section.first
-        paced, up_to_ms = self.queues.paced, self.queues.paced_up_to_ms
-        of_topic = self.queues.of(section.partition)
-        if up_to_ms is not None and not of_topic.is_parked:
-            split = run.find(first, end, (up_to_ms + 1, 0))
-        for queue, low, high in ((paced, first, split), (of_topic, split, end)):
-            heads = [cursor.run.key_at(cursor.head) for cursor in merged[section.partition] if cursor.queue is queue]
-            if heads and (head := run.find(low, high, min(heads))) < high:
-                yield Cursor(run, section.partition, head, high), queue, run.key_at(head)
+    ) -> Iterator[tuple[Cursor, EntryQueue]]:
+        """Yield the cursors of a section of a merged run, with their queues."""
+        low = section.first
+        heads = [(cursor.run.key_at(cursor.head), cursor.queue) for cursor in merged[section.partition]]
+        for queue, up_to_ms in self.queues.parts(section.partition):
+            high = run.find(low, section.end, (up_to_ms + 1, 0))
+            first = min((key for key, of in heads if of is queue), default=None)
+            if first is not None and (head := run.find(low, high, first)) < high:
+                yield Cursor(run, section.partition, head, high), queue
+            low = high
 
     def positions(self, runs: Sequence[Run]) -> list[list[tuple[int, int, int]]]:
         """Return, for each run, partition, first and end index of its entries that have not been taken, in order."""

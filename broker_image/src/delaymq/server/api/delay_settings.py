@@ -157,6 +157,7 @@ async def _of_topics(broker: "Broker", topics: list[str]) -> list[TopicDelays]:
                 pending_bytes=pending.bytes,
                 next_due_ms=next_due_ms.get(topic),
                 latest_due_ms=max(latest, default=None) if pending.messages else None,
+                treatment=broker.delivery.control.treatments.in_progress(topic),
             )
             rows.append(row)
     return rows

@@ -105,6 +105,7 @@ async def topic(api: Api, query: TopicQuery) -> TopicDetails:
         as_of_ms=broker.now_ms(),
         pending_bytes=None if row.pending is None else broker.delivery.timeline.partitions.totals(query.topic).bytes,
         delay_settings=broker.delay_settings.of_topic(query.topic),
+        delay_treatment=broker.delivery.control.treatments.in_progress(query.topic),
         queues=queues,
         groups=groups[:MAX_SHOWN_GROUPS],
         **{field: getattr(row, field) for field in TopicRow.__struct_fields__},

@@ -40,6 +40,7 @@ _TREATMENTS: Final[dict[str, Literal["recreate", "deadLetter", "drop"]]] = {
 _OVERDUE: Final[dict[str, OverdueTreatment]] = {
     "Deliver": "deliver",
     "Spread": "spread",
+    "Shift": "shift",
     "Drop": "drop",
     "Pause": "pause",
 }

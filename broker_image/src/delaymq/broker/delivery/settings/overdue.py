@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 import msgspec
 
+from delaymq.api_types.delay_settings import OverdueInProgress
 from delaymq.broker.delivery.settings.table import MAX_TOPICS
 from delaymq.message.errors import IllegalMessageError
 from delaymq.schedule.buckets import BoundedCounts
 from delaymq.schedule.timeline.inspection import count_each_by_due
+from delaymq.schedule.timeline.queues import Shift
 from delaymq.store.errors import StoreError
 
 if TYPE_CHECKING:
@@ -28,9 +30,12 @@ FILE_NAME: Final = "overdue.json"
 _VERSION: Final = 1
 _REVIEWED_PER_MS: Final = 20
 """Treatments of which it is checked whether they are complete, per ms: those of 20,000 topics once per second."""
+_TREATED: Final = 1
+"""Bucket of the counts of a topic: messages that its treatment concerns."""
 _LOGGED_TOPICS: Final = 20
 _EFFECTS: Final = {
     "spread": "they are delivered evenly over {s} s",
+    "shift": "each is delivered {late} s after its due time",
     "drop": "they are not delivered, and the log keeps them with marks",
     "pause": "the topic is paused: resume it with `delaymq delay resume --topic {topic}`",
 }
@@ -41,13 +46,18 @@ _logger = logging.getLogger(__name__)
 class Treatment(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Treatment of the messages of a topic that were due in a time, as stored."""
 
-    treatment: Literal["spread", "drop", "pause"]
+    treatment: Literal["spread", "shift", "drop", "pause"]
     after_ms: int
     """Messages due after this time, the store time of the last record before the downtime, are treated."""
     up_to_ms: int
     """Messages due after this time, that of the start, are not."""
     until_ms: int
-    """End of a spread."""
+    """End of a spread or shift."""
+
+    @property
+    def shift_ms(self) -> int:
+        """Time in ms by which a shift delivers each message later than it is due."""
+        return self.until_ms - self.up_to_ms
 
 
 class _Stored(msgspec.Struct, frozen=True):
@@ -64,10 +74,12 @@ class Requests(NamedTuple):
     """Pauses a topic, and returns the end of the mark in the log. StoreError, IllegalMessageError, OSError."""
     pause_all: Callable[[], None]
     """Pauses all deliveries, without a mark in the log."""
+    stop: Callable[[OSError], None]
+    """Stops deliveries, because the index of pending messages cannot be read."""
 
 
 class OverdueTreatments:
-    """Treatments that are in progress. Methods raise OSError only if the index of pending messages cannot be read."""
+    """Treatments that are in progress."""
 
     def __init__(
         self,
@@ -93,12 +105,13 @@ class OverdueTreatments:
 
         `stopped_ms` is the store time of the log's last record. OSError, TimelineDamagedError: nothing has begun.
         """
-        former = self._store.own_files.load(FILE_NAME, _parse) or {}
-        wanted = {} if self._requests.is_decided() else self._wanted(former, stopped_ms)
+        former, now_ms = self._store.own_files.load(FILE_NAME, _parse) or {}, self._now_ms()
+        wanted = {} if self._requests.is_decided() else self._wanted(former, stopped_ms, now_ms)
         counts = self._counts(wanted)
-        begun = {topic: treatment for topic, treatment in wanted.items() if counts[topic]}
+        begun = {topic: treatment for topic, treatment in wanted.items() if counts[topic].counts[_TREATED]}
         if not begun and not former:
             return
+        begun |= _shifted(begun, counts, now_ms)
         try:
             self._save(begun)
             self.open = begun
@@ -107,7 +120,19 @@ class OverdueTreatments:
         except (StoreError, IllegalMessageError, OSError) as error:
             self._pause_all(error)
             return
-        self._report(counts)
+        self._report({topic: counts[topic].counts[_TREATED] for topic in begun})
+
+    def in_progress(self, topic: str) -> OverdueInProgress | None:
+        """Return the treatment of a topic; None without one."""
+        treatment = self.open.get(topic)
+        if treatment is None:
+            return None
+        return OverdueInProgress(
+            treatment=treatment.treatment,
+            after_ms=treatment.after_ms,
+            up_to_ms=treatment.up_to_ms,
+            until_ms=treatment.until_ms if treatment.treatment in ("spread", "shift") else None,
+        )
 
     def review(self) -> None:
         """End the treatments that are complete; called after hand-overs."""
@@ -146,8 +171,8 @@ class OverdueTreatments:
 
     # Start.
 
-    def _wanted(self, former: dict[str, Treatment], stopped_ms: int) -> dict[str, Treatment]:
-        now_ms, found = self._now_ms(), {}
+    def _wanted(self, former: dict[str, Treatment], stopped_ms: int, now_ms: int) -> dict[str, Treatment]:
+        found = {}
         for topic, settings in self._promises.settings.topics.items():
             overdue = settings.overdue
             if overdue is None or self._timeline.queues.is_paused(topic, ""):
@@ -157,15 +182,18 @@ class OverdueTreatments:
                 found[topic] = treatment
         return found
 
-    def _counts(self, wanted: dict[str, Treatment]) -> dict[str, int]:
-        """Return the number of messages of each treatment, without held ones of paused groups. OSError, damage."""
+    def _counts(self, wanted: dict[str, Treatment]) -> dict[str, BoundedCounts]:
+        """Return counts of each topic, of which _TREATED is that of the messages that its treatment concerns.
+
+        They do not include held messages of paused groups. OSError, TimelineDamagedError.
+        """
         partitions, counts = self._timeline.partitions, {}
         for topic, treatment in wanted.items():
             counts[topic] = BoundedCounts([treatment.after_ms + 1, treatment.up_to_ms + 1])
         numbers = ((number, each) for topic, each in counts.items() for number in partitions.of_topic(topic))
         for _ in count_each_by_due(self._timeline, ((n, each) for n, each in numbers if not partitions.key(n).group)):
             pass
-        return {topic: each.counts[1] for topic, each in counts.items()}
+        return counts
 
     def _apply(self, topic: str, treatment: Treatment) -> None:
         queues = self._timeline.queues
@@ -173,6 +201,8 @@ class OverdueTreatments:
             self._marked_end = self._requests.pause(topic) or self._marked_end
         elif treatment.treatment == "spread":
             queues.spread(topic, treatment.until_ms)
+        elif treatment.treatment == "shift":
+            self._timeline.shift(topic, Shift(treatment.after_ms, treatment.up_to_ms, treatment.shift_ms))
         else:
             times = self._promises.dropped[topic] = treatment.after_ms, treatment.up_to_ms
             queues.set_unlimited(topic, times)
@@ -191,12 +221,12 @@ class OverdueTreatments:
 
     def _report(self, counts: dict[str, int]) -> None:
         for topic, treatment in list(self.open.items())[:_LOGGED_TOPICS]:
-            seconds = round((treatment.until_ms - self._now_ms()) / 1_000)
+            seconds, late = (round(ms / 1_000) for ms in (treatment.until_ms - self._now_ms(), treatment.shift_ms))
             _logger.warning(
                 "%d messages for topic %s came due while the broker was not running: %s",
                 counts[topic],
                 topic,
-                _EFFECTS[treatment.treatment].format(s=seconds, topic=topic),
+                _EFFECTS[treatment.treatment].format(s=seconds, late=late, topic=topic),
                 extra={"topic": topic},
             )
         if len(self.open) > _LOGGED_TOPICS:
@@ -216,6 +246,8 @@ class OverdueTreatments:
             return self._store.flushed_offset >= self._marked_end
         if treatment.treatment == "spread":
             return not queues.is_spread(topic) or now_ms >= treatment.until_ms
+        if treatment.treatment == "shift":
+            return not queues.is_shifted(topic) or now_ms >= treatment.until_ms
         due_ms = queues.next_due_of(topic)
         if due_ms is not None and due_ms <= treatment.up_to_ms:
             return False
@@ -224,10 +256,15 @@ class OverdueTreatments:
 
     def _forget(self, topics: Iterable[str]) -> None:
         for topic in topics:
-            del self.open[topic]
+            treatment = self.open.pop(topic)
             self._promises.dropped.pop(topic, None)
             self._timeline.queues.end_spread(topic)
             self._timeline.queues.set_unlimited(topic, None)
+            if treatment.treatment == "shift":
+                try:
+                    self._timeline.shift(topic, None)
+                except OSError as error:
+                    self._requests.stop(error)
 
     def _save(self, treatments: dict[str, Treatment]) -> None:
         if treatments:
@@ -252,12 +289,24 @@ def _treatment(overdue: Overdue, former: Treatment | None, stopped_ms: int, now_
         former = None
     if 0 < stopped_ms <= now_ms - overdue.after_ms:
         after_ms = stopped_ms if former is None else min(former.after_ms, stopped_ms)
-        until_ms = now_ms + (overdue.over_ms or 0)
+        shift_ms = former.shift_ms if former is not None and treatment == "shift" else 0
+        until_ms = now_ms + (overdue.over_ms or shift_ms)
         return Treatment(treatment=treatment, after_ms=after_ms, up_to_ms=now_ms, until_ms=until_ms)
-    if former is None:
-        return None
+    if former is None or treatment == "shift":
+        return former
     left_ms = max(former.until_ms - stopped_ms, 0)
     return msgspec.structs.replace(former, until_ms=now_ms + left_ms)
+
+
+def _shifted(begun: dict[str, Treatment], counts: dict[str, BoundedCounts], now_ms: int) -> dict[str, Treatment]:
+    """Return the shifts that begin at `now_ms`, so long that no message is due earlier than now.
+
+    All topics are shifted by the same time, so that the distances between their messages remain.
+    """
+    shifts = {topic: each for topic, each in begun.items() if each.treatment == "shift" and each.up_to_ms == now_ms}
+    late_ms = [now_ms - (counts[topic].first_ms[_TREATED] or now_ms) for topic in shifts]
+    shift_ms = max((*late_ms, *(each.shift_ms for each in shifts.values())), default=0)
+    return {topic: msgspec.structs.replace(each, until_ms=now_ms + shift_ms) for topic, each in shifts.items()}
 
 
 def _parse(data: bytes) -> dict[str, Treatment]:

@@ -171,9 +171,8 @@ class Carrier:
         self._begin_queue()
         # Entries that are due earlier are not pending, or being delivered.
         dues = [pending.due_ms for pending in self._timeline.taken_messages]
-        dues += [
-            due_ms for due_ms in (self._timeline.next_due_ms(), self._timeline.paced_due_ms()) if due_ms is not None
-        ]
+        if (due_ms := self._timeline.queues.earliest_due_ms()) is not None:
+            dues.append(due_ms)
         self._earliest_due_ms = min(dues, default=now_ms)
         return True
 

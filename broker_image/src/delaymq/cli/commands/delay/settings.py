@@ -18,6 +18,7 @@ from delaymq.cli.target.http_api import HttpApi
 from delaymq.cli.terminal.output import console, end_if_missing, print_json
 from delaymq.cli.terminal.tables import table
 from delaymq.cli.terminal.times import parse_delay_option
+from delaymq.clock import utc_time
 from delaymq.message.levels import delay_text
 
 NONE: Final = "none"
@@ -47,7 +48,8 @@ OverdueTreatment = Annotated[
     typer.Option(
         "--overdue",
         metavar="CHOICE",
-        help="For messages that came due while the broker was down: deliver (immediately), spread=30m, drop or pause.",
+        help="For messages that came due while the broker was down: deliver (immediately), spread=30m, shift (keeps"
+        " their distances), drop or pause.",
     ),
 ]
 OverdueAfter = Annotated[
@@ -211,7 +213,7 @@ def _overdue(text: str | None, after: str | None) -> object:
         if after is not None:
             raise CommandError("--overdue-after: give --overdue as well, such as --overdue spread=30m", EXIT_USAGE)
         return text
-    choice = parse_overdue(text)
+    choice = parse_overdue(text, may_shift=True)
     found: dict[str, object] = {"treatment": choice.what}
     if choice.what == "spread":
         found["overMs"] = choice.over_ms
@@ -257,7 +259,7 @@ def _cells(broker: str, each: dict[str, Any]) -> tuple[str, ...]:
         str(stated.get("maxPendingBytes", "")),
         "" if max_delay_s is None else delay_text(max_delay_s * 1_000),
         _rate(stated),
-        _shown_overdue(stated.get("overdue")),
+        _shown_overdue(stated.get("overdue"), each.get("treatment")),
         stated.get("whenTopicIsGone", "") if "topic" in each else "",
         "" if objective is None else f"{objective['percent']:g}%/{delay_text(objective['withinMs'])}",
     )
@@ -270,10 +272,13 @@ def _rate(stated: dict[str, Any]) -> str:
     return " ".join(parts if window_ms is None else [*parts, f"over {delay_text(window_ms)}"])
 
 
-def _shown_overdue(overdue: dict[str, Any] | None) -> str:
+def _shown_overdue(overdue: dict[str, Any] | None, in_progress: dict[str, Any] | None) -> str:
     """Return the treatment of messages that came due during a downtime, such as spread=30m after 1h."""
     if overdue is None:
         return ""
+    if in_progress is not None:
+        until_ms = in_progress["untilMs"]
+        return f"{in_progress['treatment']} {'now' if until_ms is None else f'until {utc_time(until_ms)}'}"
     treatment, over_ms, after_ms = overdue.get("treatment", "deliver"), overdue.get("overMs"), overdue.get("afterMs")
     shown = treatment if over_ms is None else f"{treatment}={delay_text(over_ms)}"
     return shown if after_ms is None else f"{shown} after {delay_text(after_ms)}"

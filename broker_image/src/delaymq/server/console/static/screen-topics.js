@@ -94,6 +94,7 @@ export function topicScreen(view, { name }) {
         ["Delayed, pending", pending(topic.pending, topic.delaySettings.maxPendingMessages, count)],
         ["Delayed, pending bytes", pending(topic.pendingBytes, topic.delaySettings.maxPendingBytes, bytes)],
         ...promises(topic.delaySettings),
+        ["Overdue now", topic.delayTreatment ? treatmentText(topic.delayTreatment) : null],
         ["Delayed, delivered since startup", count(topic.delivered)],
         ["Last stored", time(topic.lastStoredMs)],
         ["Permission", PERMISSIONS[topic.permission] ?? topic.permission],
@@ -130,9 +131,25 @@ function paused(pauses, name) {
 }
 
 function overdueText({ treatment, overMs, afterMs }) {
-  const texts = { spread: `delivered over ${duration(overMs ?? 0)}`, drop: "dropped", pause: "the topic is paused" };
+  const texts = {
+    spread: `delivered over ${duration(overMs ?? 0)}`,
+    shift: "each as late as the first one",
+    drop: "dropped",
+    pause: "the topic is paused",
+  };
   const after = typeof afterMs === "number" ? ` (downtimes from ${duration(afterMs)} on)` : "";
   return `${texts[treatment] ?? "delivered immediately"}${after}`;
+}
+
+/** The treatment after a downtime that is in progress. */
+function treatmentText({ treatment, upToMs, untilMs }) {
+  const texts = {
+    spread: "delivered evenly until ",
+    shift: `delivered ${duration(untilMs - upToMs)} after their due times until `,
+    drop: "being dropped",
+    pause: "the topic is being paused",
+  };
+  return [texts[treatment] ?? treatment, untilMs === null ? null : time(untilMs)];
 }
 
 function links(topic) {
