@@ -124,6 +124,7 @@ def test_unknown_message_is_reported_as_unknown(harness: Harness) -> None:
         ({"DELAY_KEY": "k", "DELAY_ACTION": "move"}, "DELAY_ACTION=move needs a new due time"),
         ({"DELAY_KEY": "k", "DELAY_ACTION": "move", "TIMER_DELAY_MS": "soon"}, "not a number of milliseconds"),
         ({"DELAY_KEY": "k", "DELAY_ACTION": "move", "TIMER_DELAY_SEC": str(10**9)}, "the maximum is 315360000 s"),
+        ({"DELAY_KEY": "k", "TRAN_MSG": "true", "PGROUP": "g"}, "a half message cannot change a pending one"),
     ],
 )
 def test_wrong_request_is_rejected_and_nothing_is_stored(

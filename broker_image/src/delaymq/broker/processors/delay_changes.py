@@ -12,6 +12,7 @@ from delaymq.broker.delivery.timed.requests import read_recall_handle
 from delaymq.broker.processors.accounts import account_of
 from delaymq.broker.requests.errors import message_illegal, no_permission, store_refusal, topic_missing, unavailable
 from delaymq.broker.requests.results import Deferred
+from delaymq.broker.sending.admission import requests_transaction
 from delaymq.message.errors import IllegalMessageError
 from delaymq.protocol.codes import ResponseCode
 from delaymq.protocol.command import Command, Response
@@ -45,6 +46,8 @@ def change_by_message(
     broker: Broker, session: Session, command: Command, topic: str, properties: dict[str, str]
 ) -> Response | Deferred:
     """Make the change that a message requests. The message is not stored; the response describes the mark."""
+    if requests_transaction(properties):
+        raise message_illegal("a half message cannot change a pending one: send an ordinary message")
     try:
         request = request_of(topic, properties, lambda: broker.delivery.levels)
     except IllegalMessageError as error:

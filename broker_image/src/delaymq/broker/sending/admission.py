@@ -108,7 +108,7 @@ def admit(broker: Admission, topic: str, queue_id: int, text: str, dead_letter: 
         level = level_of(properties)
         retry = level > 0 and is_retry
         # Old clients leave the property in messages that they send for a retry. Those are not transactions.
-        is_half = names.TRANSACTION_PREPARED in properties and not (dead_letter or retry) and _is_half(properties)
+        is_half = not (dead_letter or retry) and requests_transaction(properties)
         # The commit of a half message delays it in any topic.
         if is_half or not (dead_letter or is_retry):
             due_ms = due_time_of(broker, properties, level)
@@ -130,8 +130,9 @@ def admit(broker: Admission, topic: str, queue_id: int, text: str, dead_letter: 
     return topic, queue_id, properties, wait is None or wait.lower() == "true", statement
 
 
-def _is_half(properties: dict[str, str]) -> bool:
-    return properties[names.TRANSACTION_PREPARED].lower() == "true"
+def requests_transaction(properties: dict[str, str]) -> bool:
+    """Return whether a message is a half message."""
+    return properties.get(names.TRANSACTION_PREPARED, "").lower() == "true"
 
 
 def _half(
@@ -236,7 +237,7 @@ def admit_batched(
         strip_own(properties)
     statement = None
     if not _RULED.isdisjoint(properties):
-        if names.TRANSACTION_PREPARED in properties and _is_half(properties):
+        if requests_transaction(properties):
             raise message_illegal("a batch cannot be a transaction: send its messages individually")
         drop_earlier_timer(properties)
         if not _ACTIONS.isdisjoint(properties):
