@@ -51,6 +51,12 @@ def driver(isolated_network: None) -> Iterator[Driver]:
 
 
 @pytest.fixture(scope="session")
+def driver5(isolated_network: None) -> Iterator[Driver]:
+    with Driver(profile="client5") as driver:
+        yield driver
+
+
+@pytest.fixture(scope="session")
 def new_cluster(against: str, isolated_network: None) -> NewCluster:
     """Provide clusters of the tested kind, as context managers. A setting of None has its default value."""
 
@@ -96,3 +102,21 @@ def new_workbench(driver: Driver) -> Iterator[Callable[..., Workbench]]:
 def clients(cluster: Cluster, new_workbench: Callable[[Cluster], Workbench]) -> Workbench:
     """Provide clients of the shared cluster."""
     return new_workbench(cluster)
+
+
+@pytest.fixture(scope="module")
+def clients5(driver5: Driver, cluster: Cluster) -> Iterator[Workbench]:
+    """Provide clients of 5.3, which take 3 s to stop, for all tests of a module."""
+    workbench = Workbench(driver5, namesrv_address=cluster.namesrv_address, broker_address=cluster.broker_address)
+    yield workbench
+    workbench.close()
+
+
+@pytest.fixture(params=["4.9", "5.3"])
+def either(request: pytest.FixtureRequest) -> Workbench:
+    """Provide clients of each version, as senders: push consumers of 5.3 sometimes start 20 s late, because their
+    first heartbeats compete for a lock.
+    """
+    fixture = {"4.9": "clients", "5.3": "clients5"}[request.param]
+    workbench: Workbench = request.getfixturevalue(fixture)
+    return workbench

@@ -2,10 +2,13 @@
 
 import base64
 from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
 
 import pytest
 from compat.accounts import ADMIN, APP, LIMIT_S, asked, shown, wait_for
 from compat.python_scenario import FROM_FIRST, Collected, new_name, until
+from compat.timed_sends import HOUR_MS, act, places
 from delaymq.client import (
     AccessDeniedError,
     Admin,
@@ -209,6 +212,34 @@ def test_batch_and_view_by_id_cannot_bypass_topic_permissions(clients: Workbench
     said = refusal_of(lambda: clients.admin.view(other.offset_message_id))
     assert said.startswith("No default permission for topic:AclOther")
     assert operators.admin.view(other.offset_message_id).body == b"not for everybody"
+
+
+@pytest.mark.ours_only  # RocketMQ's broker has no groups of messages
+def test_only_accounts_that_may_send_to_a_topic_change_groups_of_its_messages(
+    clients: Workbench, operators: Workbench
+) -> None:
+    topic, own, group = "AclRead", "AclOrders", new_name("group")
+    fields: dict[str, Any] = {"delayTimeMs": HOUR_MS, "properties": {"DELAY_GROUP": group, "DELAY_KEY": group}}
+    for each in (topic, own):
+        operators.producer.send(each, group, **fields)
+    producer, before = clients.new_producer(retries=0), places(operators, topic)
+    changes = [(action, group) for action in ("cancel", "move", "fire", "pause", "resume")]
+    for action, name in (*changes, ("pause", ""), ("resume", "")):
+        said = refusal_of(partial(act, producer, topic, action, group=name, delayTimeMs=1))  # the time is for the move
+        assert said.startswith(f"No default permission for topic:{topic}")
+    producer.send_oneway(topic, "x", properties={"DELAY_ACTION": "cancel", "DELAY_GROUP": group})
+    with pytest.raises(ClientError):  # its connection has handled the one-way request by now
+        producer.send(topic, "x")
+    assert places(operators, topic) == before
+    # The account of the cancel is part of the answer to others.
+    assert act(producer, own, "cancel", group=group).status == "SEND_OK"
+    with pytest.raises(ClientError) as caught:
+        act(operators.producer, own, "fire", group)
+    assert caught.value.remark.endswith(" by application (127.0.0.1)")
+    assert act(operators.producer, topic, "fire", group=group).status == "SEND_OK"
+    wait_for(lambda: places(operators, topic)[0] == before[0] + 1)
+    pulled = clients.pull(group="AclReaders").pull(topic, 0, before[0])
+    assert [each.body for each in pulled.messages] == [group.encode()]
 
 
 # The Python client

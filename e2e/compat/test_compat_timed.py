@@ -2,90 +2,34 @@
 
 import base64
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import pytest
-from harness.brokers import BROKER_NAME, Cluster
-from harness.clients import Producer, PushConsumer, Sent, Workbench, message
-from harness.driver import ClientError, Driver
+from compat.timed_sends import (
+    COMMIT,
+    HOUR_MS,
+    LATE_LIMIT_MS,
+    MESSAGE_ILLEGAL,
+    NOT_DONE,
+    SUCCESS,
+    Expected,
+    act,
+    now_ms,
+)
+from harness.brokers import BROKER_NAME
+from harness.clients import Sent, Workbench, message
+from harness.driver import ClientError
 
 # RocketMQ 4.9's broker has no due times but those of levels.
 pytestmark = pytest.mark.ours_only
 
-LATE_LIMIT_MS = 1000
 DELAYS_MS = (1, 250, 999, 1000, 2345)
 PAST_MS = 5000
 QUEUES = 4
-COMMIT = 8
-SUCCESS, MESSAGE_ILLEGAL, NOT_DONE = 0, 13, 604
 TEN_YEARS_S = 10 * 366 * 86_400
 """Above the default limit, whichever way it counts leap years."""
-
-Due = tuple[int, int]
-"""Earliest and latest due time in ms: a relative delay counts from the broker's receipt."""
-
-
-def now_ms() -> int:
-    return int(time.time() * 1000)
-
-
-@pytest.fixture(scope="module")
-def driver5(isolated_network: None) -> Iterator[Driver]:
-    with Driver(profile="client5") as driver:
-        yield driver
-
-
-@pytest.fixture(scope="module")
-def clients5(driver5: Driver, cluster: Cluster) -> Iterator[Workbench]:
-    """Provide clients of 5.3, which take 3 s to stop, for all tests."""
-    workbench = Workbench(driver5, namesrv_address=cluster.namesrv_address, broker_address=cluster.broker_address)
-    yield workbench
-    workbench.close()
-
-
-@pytest.fixture(params=["4.9", "5.3"])
-def either(request: pytest.FixtureRequest) -> Workbench:
-    """Provide clients of each version, as senders: push consumers of 5.3 sometimes start 20 s late, because their
-    first heartbeats compete for a lock.
-    """
-    fixture = {"4.9": "clients", "5.3": "clients5"}[request.param]
-    workbench: Workbench = request.getfixturevalue(fixture)
-    return workbench
-
-
-class Expected:
-    """Due times of the messages of a test, by body. It checks their deliveries."""
-
-    def __init__(self, clients: Workbench, topic: str) -> None:
-        self.clients = clients
-        self.topic = topic
-        self.due: dict[str, Due] = {}
-
-    def send(self, body: str, due: int | None = None, *, delay: int = 0, **fields: Any) -> Sent:
-        """Send a message that is due at `due`, or `delay` ms after the broker's receipt."""
-        begin = now_ms()
-        sent = self.clients.producer.send(self.topic, body, **fields)
-        self.due[body] = (begin + delay, now_ms() + delay) if due is None else (due, due)
-        return sent
-
-    def check(self, consumer: PushConsumer) -> None:
-        """Assert that each message was stored in its topic once, within a second after its due time."""
-        consumer.inbox.wait_count(len(self.due))
-        # A duplicate would arrive soon afterwards.
-        time.sleep(0.5)
-        messages = consumer.inbox.messages()
-        assert Counter(m.body.decode() for m in messages) == Counter(self.due.keys())
-        for m in messages:
-            earliest, latest = self.due[m.body.decode()]
-            due = int(m.properties["TIMER_OUT_MS"])
-            assert earliest <= due <= latest, m
-            assert due <= m.store_timestamp_ms <= due + LATE_LIMIT_MS, m
-            assert m.arrival_timestamp_ms >= due, m
-            assert m.properties["REAL_TOPIC"] == m.topic == self.topic
-            assert m.reconsume_times == 0
 
 
 def send_in_every_way(expected: Expected) -> None:
@@ -149,7 +93,7 @@ def test_received_message_that_is_sent_again_is_not_delayed_again(clients: Workb
     either.producer.send(topic, "first", deliverTimeMs=now_ms() + 500)
     (first,) = consumer.inbox.wait_count(1)
     timers = {name: text for name, text in first.properties.items() if name.startswith("TIMER_")}
-    timers["TIMER_DELIVER_MS"] = str(now_ms() + 3_600_000)
+    timers["TIMER_DELIVER_MS"] = str(now_ms() + HOUR_MS)
     assert "TIMER_OUT_MS" in timers
     assert either.producer.send(topic, "again", reservedProperties=timers).queue_offset == 1
     again = consumer.inbox.wait_count(2)[1]
@@ -160,8 +104,8 @@ def test_seconds_precede_milliseconds_and_absolute_times(clients: Workbench, eit
     topic = either.topic(queues=1)
     consumer = clients.push(topic, group=clients.group())
     expected = Expected(either, topic)
-    far = now_ms() + 3_600_000
-    expected.send("s", delay=1000, delayTimeSec=1, delayTimeMs=3_600_000, deliverTimeMs=far)
+    far = now_ms() + HOUR_MS
+    expected.send("s", delay=1000, delayTimeSec=1, delayTimeMs=HOUR_MS, deliverTimeMs=far)
     expected.send("ms", delay=700, delayTimeMs=700, deliverTimeMs=far)
     expected.check(consumer)
 
@@ -170,7 +114,7 @@ def test_level_precedes_due_times(clients: Workbench, either: Workbench) -> None
     topic = either.topic(queues=1)
     consumer = clients.push(topic, group=clients.group())
     begin = now_ms()
-    either.producer.send(topic, "level", delayLevel=1, delayTimeSec=3600, deliverTimeMs=begin + 3_600_000)
+    either.producer.send(topic, "level", delayLevel=1, delayTimeSec=3600, deliverTimeMs=begin + HOUR_MS)
     (m,) = consumer.inbox.wait_count(1)
     assert m.store_timestamp_ms - begin >= 1000
     assert m.properties["DELAY"] == "1"
@@ -297,7 +241,7 @@ def test_5_3_client_recalls_a_pending_message_and_learns_what_happened_to_others
     assert pending.recall_handle
     assert moved.recall_handle
     assert early.recall_handle
-    act(producer, topic, "move", "moved", delayTimeMs=3_600_000)
+    act(producer, topic, "move", "moved", delayTimeMs=HOUR_MS)
     assert producer.recall(topic, pending.recall_handle) == pending.message_id
     assert producer.recall(topic, moved.recall_handle) == moved.message_id
     consumer.inbox.wait_count(1)
@@ -312,16 +256,11 @@ def test_5_3_client_recalls_a_pending_message_and_learns_what_happened_to_others
     assert [m.body for m in consumer.inbox.messages()] == [b"early"]
 
 
-def act(producer: Producer, topic: str, action: str, key: str, **fields: Any) -> Sent:
-    """Send a message that changes the pending one with this key."""
-    return producer.send(topic, "ignored", properties={"DELAY_ACTION": action, "DELAY_KEY": key}, **fields)
-
-
 @pytest.mark.core
 def test_4_9_client_changes_pending_messages_by_messages_with_actions(clients: Workbench) -> None:
     topic, producer = clients.topic(queues=1), clients.producer
     consumer = clients.push(topic, group=clients.group())
-    due = now_ms() + 3_600_000
+    due = now_ms() + HOUR_MS
     for body in ("first", "cancelled", "fired", "moved", "touched"):
         producer.send(topic, body, deliverTimeMs=due, properties={"DELAY_KEY": body})
     producer.send(topic, "second", delayTimeMs=300, properties={"DELAY_KEY": "first"})
@@ -331,10 +270,11 @@ def test_4_9_client_changes_pending_messages_by_messages_with_actions(clients: W
     with pytest.raises(ClientError, match="a message with DELAY_KEY 'moved' is pending") as refused:
         producer.send(topic, "no", deliverTimeMs=due, properties={**key, "DELAY_ON_SAME_KEY": "refuse"})
     assert refused.value.code == NOT_DONE
-    for action, name, fields in (
+    changes: list[tuple[str, str, dict[str, Any]]] = [
         ("cancel", "cancelled", {}), ("fire", "fired", {}), ("move", "moved", {"delayTimeMs": 500}),
         ("move", "touched", {"deliverTimeMs": due + 1}), ("touch", "touched", {}),
-    ):  # fmt: skip
+    ]  # fmt: skip
+    for action, name, fields in changes:
         assert act(producer, topic, action, name, **fields).status == "SEND_OK"
     received = [m.body.decode() for m in consumer.inbox.wait_count(3)]
     assert sorted(received) == ["fired", "moved", "second"]
