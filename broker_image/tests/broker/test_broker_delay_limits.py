@@ -168,9 +168,26 @@ def test_transaction_is_checked_at_its_half_message_and_not_at_its_commit(
     assert send(transacting, topic=TOPIC, TRAN_MSG="true", PGROUP="g").code == SUCCESS
 
 
-def test_timed_messages_of_an_account_are_limited_in_all_topics(harness: Harness, monkeypatch: Any) -> None:
+@pytest.fixture
+def accounts(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """Requests are signed by the account in `value`."""
     accounts = {"value": "alice"}
     monkeypatch.setattr("delaymq.broker.processors.send.account_of", lambda broker, command: accounts["value"])
+    return accounts
+
+
+def of_alice(harness: Harness) -> int:
+    return harness.broker.delivery.timeline.partitions.of_account("alice").messages
+
+
+def lose_snapshot(harness: Harness) -> None:
+    """Kill -9, and a start that builds the index from the whole log."""
+    harness.broker.store.abandon()
+    Path(harness.config.store_path_root_dir, "delaymq/snapshot.json").unlink(missing_ok=True)
+    harness.broker = open_broker(harness.config, harness.clock)
+
+
+def test_timed_messages_of_an_account_are_limited_in_all_topics(harness: Harness, accounts: dict[str, str]) -> None:
     harness.broker.delay_settings.put_account("alice", AccountDelaySettings(max_pending_messages=2))
     schedule(harness, "a", DELAY_KEY="a")
     schedule(harness, "b", "Bills")
@@ -183,11 +200,88 @@ def test_timed_messages_of_an_account_are_limited_in_all_topics(harness: Harness
     schedule(harness, "d", DELAY_KEY="d")
     accounts["value"] = "alice"
     assert send(harness, "e", DELAY_KEY="d", TIMER_DELAY_MS="5000").code == ILLEGAL  # one of another account
-    assert harness.broker.delivery.timeline.partitions.of_account("alice").messages == 2
+    assert of_alice(harness) == 2
     harness.restart()
-    assert harness.broker.delivery.timeline.partitions.of_account("alice").messages == 2
+    assert of_alice(harness) == 2
     assert deliver(harness, 60_000)
-    assert harness.broker.delivery.timeline.partitions.of_account("alice").messages == 0
+    assert of_alice(harness) == 0
+
+
+def test_messages_with_a_delay_level_count_for_their_account_after_every_kind_of_start(
+    open_harness: Open, accounts: dict[str, str]
+) -> None:
+    harness = open_harness(message_delay_level="1s 1h")
+    harness.broker.delay_settings.put_account("alice", AccountDelaySettings(max_pending_messages=3))
+    assert send(harness, "1", DELAY="1").code == SUCCESS
+    assert send(harness, "2", "Bills", DELAY="2").code == SUCCESS
+    accounts["value"] = "bob"
+    assert send(harness, "3", DELAY="2").code == SUCCESS
+    accounts["value"] = "alice"
+    assert send(harness, "4", DELAY="2").code == SUCCESS
+    for properties in ({"DELAY": "1"}, {"TIMER_DELAY_MS": "5000"}):
+        refused = send(harness, "5", **properties)
+        assert "account alice has 3 pending delayed messages, and the maximum is 3" in str(refused.remark)
+    assert send(harness, "6").code == SUCCESS
+    for restart in (harness.restart, lambda: lose_snapshot(harness), harness.restart):
+        harness.flush()
+        restart()
+        assert of_alice(harness) == 3
+    deliver(harness, 1_000)
+    assert of_alice(harness) == 2
+    lose_snapshot(harness)
+    assert of_alice(harness) == 2
+    deliver(harness, HOUR_MS)
+    assert of_alice(harness) == 0
+    assert harness.broker.delivery.timeline.partitions.of_account("bob").messages == 0
+    copies = [*records(harness, "Orders"), *records(harness, "Bills")]
+    assert sorted(copy.body for copy in copies) == [b"1", b"2", b"3", b"4", b"6"]
+    assert all(names.ACCOUNT not in copy.properties for copy in copies)
+
+
+def test_message_that_is_moved_from_its_delay_level_still_counts_for_its_account(
+    open_harness: Open, accounts: dict[str, str]
+) -> None:
+    harness = open_harness(message_delay_level="1s 1h")
+    assert send(harness, "m", DELAY="2", UNIQ_KEY="id-1").code == SUCCESS
+    assert act(harness, "move", TIMER_DEL_UNIQKEY="id-1", TIMER_DELAY_MS="5000").code == SUCCESS
+    assert of_alice(harness) == 1
+    lose_snapshot(harness)
+    assert of_alice(harness) == 1
+    deliver(harness, 5_000)
+    assert of_alice(harness) == 0
+    [copy] = records(harness, "Orders")
+    assert names.ACCOUNT not in copy.properties
+
+
+def test_retries_belong_to_no_account(harness: Harness, accounts: dict[str, str]) -> None:
+    harness.broker.delay_settings.put_account("alice", AccountDelaySettings(max_pending_messages=0))
+    assert send(harness, topic="%RETRY%group", DELAY="1").code == SUCCESS
+    assert of_alice(harness) == 0
+    [pending] = records(harness, names.SCHEDULE_TOPIC)
+    assert names.ACCOUNT not in pending.properties
+
+
+@pytest.mark.parametrize("properties", [{"TIMER_DELAY_MS": "60000"}, {"DELAY": "2"}])
+def test_committed_messages_count_for_the_account_of_their_producer(
+    open_transacting: Callable[..., Transacting], accounts: dict[str, str], properties: dict[str, str]
+) -> None:
+    transacting = open_transacting(message_delay_level="1s 1h")
+    transacting.broker.delay_settings.put_account("alice", AccountDelaySettings(max_pending_messages=1))
+    first, plain = transacting.prepare(**properties), transacting.prepare()
+    [half, undelayed] = records(transacting, names.HALF_TOPIC)
+    assert (half.properties[names.ACCOUNT], undelayed.properties.get(names.ACCOUNT)) == ("alice", None)
+    for each in (first, plain):
+        transacting.end(each, COMMIT)
+    assert of_alice(transacting) == 1
+    transacting.broker.persist_definitions()
+    lose_snapshot(transacting)
+    assert of_alice(transacting) == 1
+    refused = send(transacting, topic=TOPIC, TRAN_MSG="true", PGROUP="g", **properties)
+    assert "account alice has 1 pending delayed messages" in str(refused.remark)
+    assert send(transacting, topic=TOPIC, TRAN_MSG="true", PGROUP="g").code == SUCCESS
+    deliver(transacting, HOUR_MS)
+    assert of_alice(transacting) == 0
+    assert all(names.ACCOUNT not in copy.properties for copy in records(transacting, TOPIC))
 
 
 @pytest.mark.parametrize("properties", [{"TIMER_DELAY_MS": "1000"}, {"DELAY": "1"}])

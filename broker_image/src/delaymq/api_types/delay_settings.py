@@ -73,10 +73,10 @@ class TopicDelaySettings(FrozenBody, frozen=True, omit_defaults=True):
 
 
 class AccountDelaySettings(FrozenBody, frozen=True, omit_defaults=True):
-    """Settings of one account. They apply to its timed messages."""
+    """Settings of one account. They apply to the delayed messages that it sends."""
 
     max_pending_messages: Limit | None = None
-    """Maximum number of pending timed messages."""
+    """Maximum number of pending messages, timed and with a delay level."""
     max_pending_bytes: Limit | None = None
     """Maximum bytes of their records."""
 
@@ -111,7 +111,7 @@ class TopicDelays(Answer):
 
 
 class AccountDelays(Answer):
-    """Settings of an account, and its pending timed messages."""
+    """Settings of an account, and its pending messages."""
 
     account: str
     settings: AccountDelaySettings

@@ -24,6 +24,7 @@ special case."""
 _IDENTIFYING: Final = (names.UNIQUE_KEY, names.REAL_TOPIC, names.REAL_QUEUE_ID, names.DELAY_KEY, names.DELAY_GROUP)
 """Properties of a message that a mark alone has as well, by which it is found."""
 _DUE_BEGINNING: Final = f"\x02{names.DUE}\x01".encode()
+_ACCOUNT_BEGINNING: Final = f"\x02{names.ACCOUNT}\x01".encode()
 """Start of a due time in encoded properties, unless it is the first one."""
 
 
@@ -69,7 +70,8 @@ def copy_of(
 ) -> tuple[Fate, NewRecord]:
     """Return the outcome of a due `record`, and the record to append.
 
-    `properties` are those of `record`, parsed; the mark is added to them. With `has_own_due`, nothing else is changed.
+    `properties` are those of `record`, parsed; the mark is added to them, and the account is removed. With
+    `has_own_due`, nothing else is changed.
     `decided` is the outcome if it does not depend on the message. Of a dropped message, the record to append belongs to
     the topic of marks, and keeps the body as evidence.
 
@@ -77,6 +79,7 @@ def copy_of(
     REAL_TOPIC, REAL_QID and the due time, so that lateness can be computed from the log alone.
     """
     fate, topic, queue_id = _destination(properties, decided)
+    is_changed = properties.pop(names.ACCOUNT, None) is not None or names.MARK in properties
     kind = MarkKind.DELIVERED if fate is Fate.DELIVERED else MarkKind.DROPPED
     mark = f"{kind.value}:{record.queue_id}:{record.queue_offset}:{record.physical_offset}"
     # Ingress reserves space for the mark. A foreign record may lack space; its copy is then identified without a mark.
@@ -84,7 +87,7 @@ def copy_of(
         properties.pop(names.MARK, None)
         return fate, _copy(record, topic, queue_id, properties, None)
     encoded = None
-    if names.MARK not in properties and has_own_due:
+    if has_own_due and not is_changed:
         encoded = record.raw_properties + f"\x02{names.MARK}\x01{mark}".encode()
     properties[names.MARK] = mark
     return fate, _copy(record, topic, queue_id, properties, None, encoded)
@@ -118,6 +121,15 @@ def without_due(raw_properties: bytes) -> bytes | None:
     """Return encoded properties without the statement that the store appended to them; None if it is not the last."""
     at = raw_properties.rfind(_DUE_BEGINNING)
     return raw_properties[:at] if at > 0 and raw_properties.find(b"\x02", at + 1) < 0 else None
+
+
+def without_account(raw_properties: bytes) -> bytes | None:
+    """Return encoded properties without the account; None if it is the first of them, or not there."""
+    at = raw_properties.find(_ACCOUNT_BEGINNING)
+    if at < 0:
+        return None
+    end = raw_properties.find(b"\x02", at + 1)
+    return raw_properties[:at] if end < 0 else raw_properties[:at] + raw_properties[end:]
 
 
 def mark_of_unreadable_timed(pending: Pending, topic: str, now_ms: int, host: bytes) -> NewRecord:

@@ -84,6 +84,11 @@ class DelaySettings(Protocol):
         """Limit of the bytes of pending timed messages that are appended again per second."""
 
 
+def requests_delay(properties: dict[str, str]) -> bool:
+    """Return whether a message has a delay level, a due time or a repeating schedule. IllegalMessageError."""
+    return requested_level(properties) > 0 or not _SCHEDULES.isdisjoint(properties)
+
+
 def strip_own(properties: dict[str, str]) -> None:
     """Remove the properties by which the scheduler recognises its records, because clients copy received properties."""
     if own := [name for name in properties if name.startswith(names.OWN_PREFIX)]:
@@ -156,7 +161,14 @@ class DelayIngress:
         """Called before the first timed message is stored."""
 
     def prepare(
-        self, properties: dict[str, str], topic: str, queue_id: int, level: int, *, retry: bool = False
+        self,
+        properties: dict[str, str],
+        topic: str,
+        queue_id: int,
+        level: int,
+        account: str = "",
+        *,
+        retry: bool = False,
     ) -> tuple[str, int, dict[str, str]]:
         """Return topic, queue and properties with which a message of `level` (1 or more) is stored until it is due.
 
@@ -177,8 +189,11 @@ class DelayIngress:
             names.REAL_QUEUE_ID: str(queue_id),
             names.DUE: format_due(due_ms, schedule_queue, queue_offset),
         }
+        if account:
+            added[names.ACCOUNT] = account
         characters = sum(map(len, properties)) + sum(map(len, properties.values())) + 2 * len(properties)
-        if characters * _WIDEST_CHARACTER_BYTES + len(topic) + DUE_WIDTH + 128 > MAX_PROPERTIES_BYTES - MARK_ROOM_BYTES:
+        more = len(topic) + len(account) + DUE_WIDTH + 128
+        if characters * _WIDEST_CHARACTER_BYTES + more > MAX_PROPERTIES_BYTES - MARK_ROOM_BYTES:
             _check_room(properties, added, MARK_ROOM_BYTES)
         properties.update(added)
         return names.SCHEDULE_TOPIC, schedule_queue, properties
@@ -345,7 +360,7 @@ class DelayIngress:
 
     def check_half(self, properties: dict[str, str], topic: str) -> None:
         """Raise IllegalMessageError if a half message could not be committed because of its key or group."""
-        if requested_level(properties) or not _SCHEDULES.isdisjoint(properties):
+        if requests_delay(properties):
             check_expiry(properties)
             if (group := delay_group(properties)) is not None:
                 self._check_group(topic, group)

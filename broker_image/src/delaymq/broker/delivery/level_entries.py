@@ -51,8 +51,7 @@ def pending_of(index: Timeline, record: Dispatched, mark: TimedMark | None) -> P
     properties, place = record.properties, record.physical_offset
     identity = place if mark is None else mark.identity
     topic, level = properties.get(names.REAL_TOPIC, ""), level_of_queue(record.queue_id)
-    account = properties.get(names.ACCOUNT)
-    number = index.partitions.owner_number(account) if account else 0
+    number = index.partitions.owner_number(properties.get(names.ACCOUNT, ""))
     partition = index.partitions.number(topic, level=level)
     return Pending(max(record.tags_code, 0), identity, place, record.size, number, partition)
 
@@ -118,13 +117,13 @@ def add_entries(
     settled: Settled,
     first: int,
     end: int,
-    topic_at: Callable[[int], str],
+    source_at: Callable[[int], tuple[str, str]],
     identities: Mapping[int, int],
 ) -> list[int]:
     """Add the entries from `first` to before `end` that are not settled; return the offsets of those without a record.
 
-    `topic_at` returns the topic of an entry. `identities` contains those that differ from the places of the records,
-    by queue offset. OSError, TimelineDamagedError.
+    `source_at` returns topic and account of an entry. `identities` contains those that differ from the places of the
+    records, by queue offset. OSError, TimelineDamagedError.
     """
     if identities:
         index.freeze()  # the ends of their earlier records must precede them
@@ -132,23 +131,27 @@ def add_entries(
     gone: list[int] = []
     for start, entries in reader.entries(queue_id, first, end):
         rows: dict[int, list[bytes]] = {}
-        record_bytes: dict[int, int] = {}
+        totals: dict[tuple[int, int], list[int]] = {}
         for offset, (place, size, tags_code) in enumerate(entries, start):
             if offset in settled:
                 continue
             if size == BLANK_SIZE or place < reader.min_offset:
                 gone.append(offset)
                 continue
-            partition = partitions.number(topic_at(offset), level=level)
+            topic, account = source_at(offset)
+            partition = partitions.number(topic, level=level)
+            owner = partitions.owner_number(account)
             due_ms = reader.due_ms(queue_id, offset, tags_code)
             identity = identities.get(offset, place) if identities else place
-            rows.setdefault(partition, []).append(ENTRY.pack(due_ms, identity, place, size, 0))
-            record_bytes[partition] = record_bytes.get(partition, 0) + size
+            rows.setdefault(partition, []).append(ENTRY.pack(due_ms, identity, place, size, owner))
+            of_owner = totals.setdefault((partition, owner), [0, 0])
+            of_owner[0] += 1
+            of_owner[1] += size
             index.holders.count(place, 1)
         if rows:
             index.add_rows(rows, is_plain=not identities)
-        for partition, size in record_bytes.items():
-            partitions.count(partition, 0, len(rows[partition]), size)
+        for (partition, owner), (messages, size) in totals.items():
+            partitions.count(partition, owner, messages, size)
         try:
             while index.maintain():
                 pass
@@ -168,14 +171,16 @@ def add_missing(index: Timeline, reader: ScheduleReader, queue_id: int, settled:
             if offset in settled or size == BLANK_SIZE or place < reader.min_offset:
                 continue
             record = reader.record(queue_id, offset, Place(place, size))
-            due_ms, identity, topic = reader.due_ms(queue_id, offset, tags_code), place, UNKNOWN_TOPIC
+            due_ms, identity = reader.due_ms(queue_id, offset, tags_code), place
+            topic, account = UNKNOWN_TOPIC, ""
             if record is not None:
                 if _find(index, record, due_ms) is not None:
                     continue
                 properties = record.properties
                 mark, topic = carried_from(properties, queue_id, place), properties.get(names.REAL_TOPIC, "")
-                identity = place if mark is None else mark.identity
+                identity, account = place if mark is None else mark.identity, properties.get(names.ACCOUNT, "")
             partition = index.partitions.number(topic, level=level)
-            index.add(Pending(due_ms, identity, place, size, 0, partition))
+            owner = index.partitions.owner_number(account)
+            index.add(Pending(due_ms, identity, place, size, owner, partition))
             added += 1
     return added

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 from zlib import crc32
 
-from delaymq.broker.delivery.copies import Fate, fate_of_topic, without_due
+from delaymq.broker.delivery.copies import Fate, fate_of_topic, without_account, without_due
 from delaymq.message import names
 from delaymq.message.flags import HOST_MASK, TRANSACTION_PREPARED
 from delaymq.message.levels import queue_of_level
@@ -73,6 +73,12 @@ def plain_copy(data: bytes, pending: Pending, topic: str, level: int, now_ms: in
         or fate_of_topic(topic) is not Fate.DELIVERED
     ):
         return None
+    if names.ACCOUNT in properties:
+        without = without_account(raw)
+        if without is None:
+            return None
+        raw = without
+        del properties[names.ACCOUNT]
     if level:
         # Head and due time both state the entry, so it need not be read.
         if queue_id != queue_of_level(level) or properties.get(names.DUE) != format_due(
@@ -83,7 +89,7 @@ def plain_copy(data: bytes, pending: Pending, topic: str, level: int, now_ms: in
         statement, encoded = None, raw + f"{_MARK_BEGINNING}{mark}".encode()
     else:
         without = without_due(raw)
-        if without is None or names.ACCOUNT in properties or names.DELAY_EXPIRE_MS in properties:
+        if without is None or names.DELAY_EXPIRE_MS in properties:
             return None
         if names.DELAY_CRON in properties or names.DELAY_EVERY_MS in properties:
             return None  # it may repeat

@@ -42,8 +42,8 @@ _MAX_HOLE_ENTRIES = 1_000_000
 """A gap in a queue's offsets (unreadable records) is filled up to this size; after a larger one, the queue restarts."""
 _SETTLING = frozenset((names.MARK, names.TIMER_OUT_MS, names.DELAY))
 """Properties of which a record that settles a message has at least one."""
-_NO_TOPIC = 0
-"""Number of `UNKNOWN_TOPIC`."""
+_NO_SOURCE = 0
+"""Number of `UNKNOWN_TOPIC` without an account."""
 
 _logger = logging.getLogger(__name__)
 
@@ -76,30 +76,30 @@ def queues_from(state: object) -> dict[int, QueueState]:
 
 
 class _Seen:
-    """Entries of a queue in the replayed part of the log: physical offset, fingerprint and number of topic by
-    offset."""
+    """Entries of a queue in the replayed part of the log: physical offset, fingerprint, and number of topic and
+    account by offset."""
 
-    __slots__ = ("first", "identities", "physical_offsets", "prints", "topics")
+    __slots__ = ("first", "identities", "physical_offsets", "prints", "sources")
 
     def __init__(self, first: int) -> None:
         self.first = first
         self.physical_offsets = array("q")
         self.prints = array("q")
-        self.topics = array("I")
+        self.sources = array("I")
         self.identities: dict[int, int] = {}
         """Identities of carried messages, by offset."""
 
-    def add(self, offset: int, physical_offset: int, fingerprint: int, topic: int) -> None:
+    def add(self, offset: int, physical_offset: int, fingerprint: int, source: int) -> None:
         hole = offset - self.first - len(self.prints)
         if not 0 <= hole <= _MAX_HOLE_ENTRIES:
             self.__init__(offset)  # type: ignore[misc]
         elif hole:
             self.physical_offsets.extend([ANYWHERE] * hole)
             self.prints.extend([0] * hole)
-            self.topics.extend([_NO_TOPIC] * hole)
+            self.sources.extend([_NO_SOURCE] * hole)
         self.physical_offsets.append(physical_offset)
         self.prints.append(fingerprint)
-        self.topics.append(topic)
+        self.sources.append(source)
 
     def find(self, offset: int) -> tuple[int, int] | None:
         at = offset - self.first
@@ -107,14 +107,14 @@ class _Seen:
             return None
         return self.physical_offsets[at], self.prints[at]
 
-    def topic(self, offset: int) -> int:
+    def source(self, offset: int) -> int:
         at = offset - self.first
-        return self.topics[at] if 0 <= at < len(self.topics) else _NO_TOPIC
+        return self.sources[at] if 0 <= at < len(self.sources) else _NO_SOURCE
 
     def trim(self, low: int) -> None:
         count = low - self.first
         if count >= _TRIM_ENTRIES:
-            del self.physical_offsets[:count], self.prints[:count], self.topics[:count]
+            del self.physical_offsets[:count], self.prints[:count], self.sources[:count]
             self.identities = {offset: each for offset, each in self.identities.items() if offset >= low}
             self.first = low
 
@@ -155,7 +155,8 @@ class Replay:
         self._seen: dict[int, _Seen] = {}
         self._replayed_from: dict[int, int] = {}
         """By queue: offset of the first entry that was replayed. A restored index contains those before it."""
-        self._topics = {UNKNOWN_TOPIC: _NO_TOPIC}
+        self._sources = {(UNKNOWN_TOPIC, ""): _NO_SOURCE}
+        """Numbers of topics and accounts."""
         # Foreign entries without a known copy, by `foreign_key_of`: one or more of (queue, offset).
         self._foreign: dict[int, list[tuple[int, int]]] = {}
         self._foreign_before = any(queue.foreign for queue in self.queues.values())
@@ -202,7 +203,8 @@ class Replay:
             seen = self._seen[queue_id] = _Seen(offset)
         self._replayed_from[queue_id] = min(offset, self._replayed_from.get(queue_id, offset))
         topic = properties.get(names.REAL_TOPIC, "")
-        number = self._topics.setdefault(topic, len(self._topics))
+        source = topic, properties.get(names.ACCOUNT, "")
+        number = self._sources.setdefault(source, len(self._sources))
         seen.add(offset, record.physical_offset, fingerprint_of(record), number)
         if names.MARK in properties and (mark := carried_from(properties, queue_id, record.physical_offset)):
             seen.identities[offset] = mark.identity
@@ -289,14 +291,14 @@ class Replay:
     def add_levels(self, index: Timeline, queue_id: int, end: int) -> None:
         """Add the pending entries of a queue that the index does not contain yet. Call it after `finish`. OSError."""
         assert self._reader is not None
-        seen, settled = self._seen.pop(queue_id, None), self.queues[queue_id].settled
+        seen, settled = self._seen.pop(queue_id, None) or _Seen(0), self.queues[queue_id].settled
         first = settled.low
         if self._has_levels:
             first = max(first, self._replayed_from.get(queue_id, end))
-        topics = list(self._topics)
-        topic_at = (lambda offset: topics[seen.topic(offset)]) if seen is not None else (lambda offset: UNKNOWN_TOPIC)
-        identities = seen.identities if seen is not None else {}
-        gone = add_entries(index, self._reader, queue_id, settled, first, end, topic_at, identities)
+        sources = list(self._sources)
+        gone = add_entries(
+            index, self._reader, queue_id, settled, first, end, lambda at: sources[seen.source(at)], seen.identities
+        )
         for offset in gone:
             settled.settle(offset)
         if gone:

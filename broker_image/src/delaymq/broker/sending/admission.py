@@ -9,6 +9,7 @@ from delaymq.broker.delivery.delay_rewrite import (
     KeyPendingError,
     more_room_bytes,
     requested_level,
+    requests_delay,
     strip_own,
 )
 from delaymq.broker.delivery.settings.limits import NOTHING
@@ -115,7 +116,7 @@ def admit(broker: Admission, topic: str, queue_id: int, text: str, dead_letter: 
     if is_half:
         if wait is not None:
             properties[names.WAIT] = wait
-        topic, queue_id, properties = _half(broker, properties, topic, queue_id, level)
+        topic, queue_id, properties = _half(broker, properties, topic, queue_id, level, account)
     elif due_ms is not None:
         if wait is not None:
             properties[names.WAIT] = wait
@@ -124,7 +125,7 @@ def admit(broker: Admission, topic: str, queue_id: int, text: str, dead_letter: 
     elif level > 0:
         if wait is not None:
             properties[names.WAIT] = wait  # RocketMQ's broker removes it only from plain messages
-        topic, queue_id, properties = delay(broker, properties, topic, queue_id, level, retry=retry)
+        topic, queue_id, properties = delay(broker, properties, topic, queue_id, level, account, retry=retry)
     elif len(text) > _SURELY_FITS_CHARACTERS:
         check_size(properties)
     return topic, queue_id, properties, wait is None or wait.lower() == "true", statement
@@ -136,12 +137,14 @@ def requests_transaction(properties: dict[str, str]) -> bool:
 
 
 def _half(
-    broker: Admission, properties: dict[str, str], topic: str, queue_id: int, level: int
+    broker: Admission, properties: dict[str, str], topic: str, queue_id: int, level: int, account: str
 ) -> tuple[str, int, dict[str, str]]:
     """Return topic, queue and properties of a half message. Raises RequestError if its commit could not be stored."""
     try:
         broker.delivery.ingress.check_level(level)
         broker.delivery.ingress.check_half(properties, topic)
+        if account and requests_delay(properties):
+            properties[names.ACCOUNT] = account
     except IllegalMessageError as error:
         raise message_illegal(str(error)) from error
     return broker.transactions.prepare(properties, topic, queue_id)
@@ -182,14 +185,23 @@ def timed(
 
 
 def delay(
-    broker: Admission, properties: dict[str, str], topic: str, queue_id: int, level: int, *, retry: bool
+    broker: Admission,
+    properties: dict[str, str],
+    topic: str,
+    queue_id: int,
+    level: int,
+    account: str = "",
+    *,
+    retry: bool,
 ) -> tuple[str, int, dict[str, str]]:
-    """Return topic, queue and properties of a pending message of `level`.
+    """Return topic, queue and properties of a pending message of `level`. A retry belongs to no account.
 
     Raises RequestError 13 if the message cannot be delayed this way.
     """
     try:
-        return broker.delivery.ingress.prepare(properties, topic, queue_id, level, retry=retry)
+        return broker.delivery.ingress.prepare(
+            properties, topic, queue_id, level, "" if retry else account, retry=retry
+        )
     except IllegalMessageError as error:
         raise message_illegal(str(error)) from error
 

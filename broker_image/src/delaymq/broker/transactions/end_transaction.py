@@ -75,6 +75,7 @@ class EndTransaction:
             raise system_error("The transaction has already been rolled back or given up")
         found = self._ledger.pending.find(place)
         checks = found[0].checks[found[1]] if found is not None else 0
+        account = record.properties.get(names.ACCOUNT, "")
         properties = committed_properties(record, max(checks, checks_of(record.properties)))
         topic, queue_id = properties.get(names.REAL_TOPIC, ""), real_queue_id(properties)
         if names.topic_problem(topic) is not None or topic in names.CLOSED_TO_CLIENTS or queue_id < 0:
@@ -85,10 +86,10 @@ class EndTransaction:
         due_ms = self._ingress.requested_time(properties, level, is_commit=True)
         if due_ms is not None:
             properties.pop(names.DELAY_ON_SAME_KEY, None)  # a commit must not fail, so it replaces
-            statement = self._ingress.prepare_timed(properties, topic, queue_id, due_ms, is_commit=True)
+            statement = self._ingress.prepare_timed(properties, topic, queue_id, due_ms, account, is_commit=True)
             topic, queue_id = names.TIMER_TOPIC, 0
         elif level > 0:
-            topic, queue_id, properties = self._ingress.prepare(properties, topic, queue_id, level, retry=True)
+            topic, queue_id, properties = self._ingress.prepare(properties, topic, queue_id, level, account, retry=True)
         appended = self._append(committed_copy(record, properties, topic, queue_id, statement))
         self._ledger.committed(place)
         if appended is not None:

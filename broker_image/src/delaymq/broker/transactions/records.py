@@ -125,19 +125,27 @@ def op_mark(offset: int, physical_offset: int, now_ms: int, host: bytes, *, copi
 
 def given_up_copy(record: Record, checks: int) -> NewRecord:
     """Return the copy of a half message that is no longer checked."""
-    properties = record.properties
-    strip_own(properties)
+    properties = _stored_properties(record)
     properties[CHECK_TIMES] = str(checks)
     return _new_record(record, names.TRANS_CHECK_MAX_TOPIC, properties)
 
 
 def resumed_half(record: Record, predecessor: int) -> NewRecord:
     """Return a half message that is checked again, from a given-up copy or the first half message."""
-    properties = record.properties
-    strip_own(properties)
+    properties = _stored_properties(record)
     properties[CHECK_TIMES] = "0"
     properties.pop(PREPARED_QUEUE_OFFSET, None)
     return _new_record(record, names.HALF_TOPIC, properties)._replace(prepared_transaction_offset=predecessor)
+
+
+def _stored_properties(record: Record) -> dict[str, str]:
+    """Return the properties of a half message without DelayMQ's marks, but with the account of its producer."""
+    properties = record.properties
+    account = properties.get(names.ACCOUNT)
+    strip_own(properties)
+    if account is not None:
+        properties[names.ACCOUNT] = account
+    return properties
 
 
 def _new_record(record: Record, topic: str, properties: dict[str, str]) -> NewRecord:

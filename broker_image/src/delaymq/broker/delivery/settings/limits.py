@@ -57,11 +57,10 @@ class DelayLimits:
 
         `record` is the record to be stored, and `topic` the topic of its delivery. `before` are the messages of the
         same batch that precede it; the return value includes this one. A message that replaces a pending one with the
-        same DELAY_KEY does not count in addition to it. Only timed messages count for accounts.
+        same DELAY_KEY does not count in addition to it.
         """
-        of_topic, of_account = self.settings.topics.get(topic), None
-        if account and record.topic == names.TIMER_TOPIC:
-            of_account = self.settings.accounts.get(account)
+        of_topic = self.settings.topics.get(topic)
+        of_account = self.settings.accounts.get(account) if account else None
         if of_topic is None and of_account is None:
             return before
         delay_ms = self._delay_ms(record)

@@ -133,9 +133,9 @@ def set_limits(
     """Change delay settings of a topic or an account; the value none removes one, and others stay as they are.
 
     Changes all brokers of the cluster, or only the one at --http; each broker applies a limit to its own messages.
-    Retries of consumers have no limits. Accounts have limits of pending timed messages only. Examples: delaymq delay
-    set --topic Orders --max-pending-messages 100000 --max-delay 30d; delaymq delay set --topic Orders
-    --max-per-second 50 --spread 10m --overdue spread=30m; delaymq delay set --account web --max-pending-bytes none
+    Retries of consumers have no limits. Examples: delaymq delay set --topic Orders --max-pending-messages 100000
+    --max-delay 30d; delaymq delay set --topic Orders --max-per-second 50 --spread 10m --overdue spread=30m; delaymq
+    delay set --account web --max-pending-bytes none
     """
     from delaymq.cli.target.every_broker import ask_every_broker
 
