@@ -60,6 +60,23 @@ def test_message_due_soon_has_its_own_bar(waiting: OurCluster, open_page: OpenPa
     expect(seen.page.get_by_role("group", name="1 message due within 1 min")).to_be_visible()
 
 
+def test_focused_bar_keeps_focus_when_another_disappears(waiting: OurCluster, open_page: OpenPage) -> None:
+    topic = "LiveFocus"
+
+    async def fill(client: Client) -> None:
+        async with Producer(client, "shop-front") as producer:
+            for delay in ("8s", "50s"):
+                await producer.send(Message(topic=topic, body=b"x"), delay=delay)
+
+    seen = open_page(waiting, f"#/delays?topic={topic}&window=1%20min")
+    run(waiting.namesrv_address, fill)
+    bars = seen.page.locator("svg.due .moving a")
+    expect(bars).to_have_count(2)
+    bars.last.focus()
+    expect(bars).to_have_count(1)
+    expect(bars).to_be_focused()
+
+
 @contextmanager
 def paused(cluster: OurCluster) -> Iterator[None]:
     """Pause deliveries, so that messages stay visible."""

@@ -45,10 +45,14 @@ function asNodes(children) {
 export function morph(parent, ...children) {
   const wanted = asNodes(children);
   const own = new Set(wanted);
+  const keys = new Set(wanted.map(keyOf));
   const keyed = new Map();
-  for (const child of parent.childNodes) {
+  for (const child of [...parent.childNodes]) {
     const key = keyOf(child);
-    if (key !== null && !own.has(child)) keyed.set(key, child);
+    if (key === null || own.has(child)) continue;
+    // A node that moves loses focus, so those that are not wanted make room for the others first.
+    if (keys.has(key)) keyed.set(key, child);
+    else child.remove();
   }
   let at = parent.firstChild;
   for (const node of wanted) {
