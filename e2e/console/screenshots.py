@@ -13,7 +13,8 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -36,6 +37,10 @@ LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 """RocketMQ's table."""
 DELAYS = (*("1m", "2m", "3m", "5m") * 3, "5s", "30s", "4m", "6m", "7m", "8m", "9m", "10m", "20m", "30m", "1h", "2h")
 """Delays of the reminders, most of which are due within ten minutes."""
+PLANNED = {"Renewals": 15_000, "Reminders": 8_000, "Surveys": 2_000}
+"""Messages for the forecast, by topic."""
+AT_ONCE = 100
+MEAN_DELAY_DAYS = 6
 
 
 @dataclass
@@ -62,6 +67,8 @@ def main() -> None:
             overview.screenshot(path=IMAGES_PATH / "console-overview.png")
             for picture in pictures(order):
                 take(browser, cluster, picture)
+            run(address, plan)
+            take(browser, cluster, Picture("forecast", "#/delays/forecast"))
         browser.close()
 
 
@@ -106,8 +113,27 @@ async def fill(client: Client) -> None:
     await send(client, *(Message(topic="Invoices", body=invoice(at), keys=(f"invoice-{at}",)) for at in range(40, 75)))
 
 
+async def plan(client: Client) -> None:
+    """Add reminders for the next weeks, fewer for later days, and most in the middle of a day from now."""
+    chance = random.Random(11)
+    async with Producer(client, "planner") as producer:
+        for topic, messages in PLANNED.items():
+            for _ in range(messages // AT_ONCE):
+                delays = [
+                    timedelta(days=int(chance.expovariate(1 / MEAN_DELAY_DAYS)), hours=1 + chance.gauss(12, 5) % 23)
+                    for _ in range(AT_ONCE)
+                ]
+                await asyncio.gather(
+                    *(producer.schedule(Message(topic=topic, body=b"{}"), after=after) for after in delays)
+                )
+
+
 def invoice(number: int) -> bytes:
     return json.dumps({"invoice": number, "customer": f"C-{number * 37 % 1000}", "total": number * 12.5}).encode()
+
+
+def level_of(delay: str) -> int:
+    return LEVELS.split().index(delay) + 1
 
 
 @contextmanager
@@ -121,14 +147,15 @@ def traffic(cluster: OurCluster) -> Iterator[list[SendResult]]:
         async with Client(cluster.namesrv_address) as client, Producer(client, "shop-front") as producer:
             body = json.dumps({"order": 1000, "paid": False, "items": [{"sku": "A-17", "count": 2}]}).encode()
             sent = Message(topic="UnpaidOrders", body=body, keys=("order-1000",), tags="unpaid")
-            first.append(await producer.send(sent, delay="5s"))
+            first.append(await producer.send(replace(sent, delay_level=level_of("5s"))))
             for number in range(1001, 1_000_000):
                 if ending.is_set():
                     return
                 key = f"order-{number}"
                 await producer.send(Message(topic="Orders", body=body, keys=(key,), tags="created"))
                 for topic in ("UnpaidOrders", "Reminders", "Carts")[: chance.randint(0, 3)]:
-                    await producer.send(Message(topic=topic, body=body, keys=(key,)), delay=chance.choice(DELAYS))
+                    level = level_of(chance.choice(DELAYS))
+                    await producer.send(Message(topic=topic, body=body, keys=(key,), delay_level=level))
                 await asyncio.sleep(0.02 + 0.06 * (1 + (number // 150) % 3) * chance.random())
 
     thread = threading.Thread(target=lambda: asyncio.run(trade()))

@@ -110,6 +110,7 @@ PLACES = [
     "#/groups",
     f"#/groups/{GROUP}",
     "#/delays",
+    "#/delays/forecast",
     "#/messages",
     f"#/messages?topic={TOPIC}",
     "#/deadletters",

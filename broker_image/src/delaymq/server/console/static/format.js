@@ -3,7 +3,9 @@
 import { h } from "./dom.js";
 
 const whole = new Intl.NumberFormat("en-US", { maximumFractionDigits: 0 });
+const compact = new Intl.NumberFormat("en-US", { notation: "compact" });
 const tenths = new Intl.NumberFormat("en-US", { maximumFractionDigits: 1 });
+const weekday = new Intl.DateTimeFormat("en-US", { weekday: "short" });
 const BYTE_UNITS = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
 const SECOND_MS = 1000;
 const MINUTE_MS = 60 * SECOND_MS;
@@ -13,6 +15,11 @@ const DAY_MS = 24 * HOUR_MS;
 /** 1234567 → 1,234,567; a dash for unknown values. */
 export function count(value) {
   return typeof value === "number" ? whole.format(value) : "–";
+}
+
+/** 1200000 → 1.2M. */
+export function rounded(value) {
+  return compact.format(value);
 }
 
 /** "1 message", "1,234 messages". */
@@ -88,6 +95,17 @@ export function iso(ms) {
   return `${day(at)}T${clock}${zone}`;
 }
 
+/** Local date and time: 2026-11-21 12:31:24. */
+export function dateTime(ms) {
+  return iso(ms).slice(0, 19).replace("T", " ");
+}
+
+/** Local weekday and time: Sat 12:31. */
+export function weekdayTime(ms) {
+  const at = new Date(ms);
+  return `${weekday.format(at)} ${two(at.getHours())}:${two(at.getMinutes())}`;
+}
+
 /** A time in the browser's time zone; the title is the exact time with its offset. */
 export function time(ms, { milliseconds = false } = {}) {
   if (typeof ms !== "number") return "–";
@@ -104,7 +122,8 @@ export function asInput(ms) {
   return ms === null ? "" : iso(ms).slice(0, 19);
 }
 
-function day(at) {
+/** The local date of a Date: 2026-11-21. */
+export function day(at) {
   return `${at.getFullYear()}-${two(at.getMonth() + 1)}-${two(at.getDate())}`;
 }
 

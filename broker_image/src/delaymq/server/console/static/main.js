@@ -6,6 +6,7 @@ import { time } from "./format.js";
 import { badge } from "./parts.js";
 import { deadLetterGroupScreen, deadLettersScreen } from "./screen-deadletters.js";
 import { delaysScreen } from "./screen-delays.js";
+import { forecastScreen } from "./screen-forecast.js";
 import { groupScreen, groupsScreen } from "./screen-groups.js";
 import { messageScreen } from "./screen-message.js";
 import { messagesScreen } from "./screen-messages.js";
@@ -19,7 +20,7 @@ const SCREENS = {
   overview: [overviewScreen, overviewScreen],
   topics: [topicsScreen, topicScreen],
   groups: [groupsScreen, groupScreen],
-  delays: [delaysScreen, pendingScreen],
+  delays: [delaysScreen, (view, route) => (route.name === "forecast" ? forecastScreen : pendingScreen)(view, route)],
   messages: [messagesScreen, messageScreen],
   deadletters: [deadLettersScreen, deadLetterGroupScreen],
 };

@@ -24,6 +24,11 @@ export function empty(sentence, command) {
   return h("p", { class: "empty" }, sentence, command ? [" ", h("code", {}, command)] : null);
 }
 
+/** A placeholder for pending messages. */
+export function nothingPending(topic) {
+  return empty("There are no pending messages. Send a delayed message:", `delaymq send ${topic ?? "Orders"} "hello later" --delay 30s`);
+}
+
 export function note(...words) {
   return h("p", { class: "note" }, words);
 }

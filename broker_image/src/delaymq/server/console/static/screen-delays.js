@@ -5,7 +5,7 @@ import { h, s } from "./dom.js";
 import { count, counted, delayName, duration, time, until } from "./format.js";
 import { GroupChanges } from "./delay-groups.js";
 import { DueChart, fittingWindow, WINDOWS } from "./due-chart.js";
-import { badge, bar, choice, empty, heading, link, loading, note, place, section, table, tile, topicLink } from "./parts.js";
+import { badge, bar, choice, empty, heading, link, loading, note, nothingPending, place, section, table, tile, topicLink } from "./parts.js";
 
 const POLL_MS = 1_000;
 const TOPICS_POLL_MS = 4_000;
@@ -44,13 +44,13 @@ export function delaysScreen(view, { parameters }) {
     const { delay, due, next, ofTopic } = latest;
     chart.show({ rows: due.rows, total: due.total, nowMs: brokerNow(), windowMs: chosen.windowMs, steps: chosen.steps, placeOf });
     view.render(
-      heading("Delays", choice("Time window", WINDOWS.map(({ name }) => [name, name]), chosen.name, choose)),
+      heading("Delays", choice("Time window", WINDOWS.map(({ name }) => [name, name]), chosen.name, choose), forecastLink(filter)),
       held(delay.held),
       changes.outcome,
       changes.pauses(delay, filter.topic),
       filters(filter, chosen.name),
       tiles(delay, due, filter),
-      chart.element,
+      chart.figure,
       due.complete === false ? note("The broker is still loading messages from before its start: this page is incomplete.") : null,
       h(
         "div",
@@ -93,6 +93,11 @@ export function delaysScreen(view, { parameters }) {
       draw();
     });
   }
+}
+
+/** The forecast cannot be limited to a level. */
+function forecastLink({ level, kind, topic }) {
+  return level === null ? link(place(["delays", "forecast"], { topic, kind }), "Forecast", { class: "button" }) : null;
 }
 
 function isPaused(delay, topic) {
@@ -231,7 +236,7 @@ function scale(level, p50Ms, p99Ms, maxMs) {
 
 function nextMessages(next, filter) {
   const { messages, total } = next;
-  if (!messages.length) return empty("There are no pending messages. Send a delayed message:", `delaymq send ${filter.topic ?? "Orders"} "hello later" --delay 30s`);
+  if (!messages.length) return nothingPending(filter.topic);
   const columns = [{ title: "Due" }, { title: "At", wide: true }, { title: "Topic" }, { title: "Level", numeric: true, wide: true }, { title: "Keys", wide: true }, { title: "Message" }];
   const rows = messages.map((each) => ({
     key: each.offsetMessageId,
