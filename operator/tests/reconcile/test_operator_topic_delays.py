@@ -264,6 +264,8 @@ def test_dry_run_shows_the_effect_and_changes_nothing() -> None:
     settle(world, key)
     assert world.condition(key)[:2] == ("True", "InEveryGroup")
     assert world.delay_settings(0, "orders").max_pending_messages == 50
+    # They are new, and no correction of a foreign change.
+    assert world.kube.events[-1][:2] == ("Normal", "Applied")
 
 
 def test_dry_run_shows_when_rates_and_treatments_would_apply() -> None:

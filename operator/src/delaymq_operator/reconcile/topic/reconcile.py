@@ -77,7 +77,8 @@ async def reconcile_topic(key: Key, ctx: ReconcileContext) -> Outcome:
     if topic.spec.order is not None and queues:
         order_problems = await ensure_order(topic, broker, answers, ctx, queues if topic.spec.order else None)
     delays = await DelaysInGroups(topic, broker, answers, ctx).reconcile(found)
-    await _report_changes([*found, *delays], report, repairing=repairing)
+    # Delay settings of a dry run that has ended are new, although the generation is not.
+    await _report_changes([*found, *delays], report, repairing=repairing and report.reason != Reason.DRY_RUN)
     figures = figures_of(delays, report.status.delay, key, ctx)
     # A broker keeps its settings when it restarts, so those that were in force are not reported as missing.
     lacking = [one for one in delays if one.problem is not None and (one.refused or not in_force)]

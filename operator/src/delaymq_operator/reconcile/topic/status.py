@@ -7,7 +7,15 @@ from datetime import UTC, datetime
 
 from msgspec import structs
 
-from delaymq_operator.api import ConditionType, Reason, TopicStatus, find_condition, status_patch, with_condition
+from delaymq_operator.api import (
+    Condition,
+    ConditionType,
+    Reason,
+    TopicStatus,
+    find_condition,
+    status_patch,
+    with_condition,
+)
 from delaymq_operator.api.conditions import ConditionStatus, only_conditions
 from delaymq_operator.api.names import TOPIC_KIND
 from delaymq_operator.api.resource import status_of
@@ -40,8 +48,12 @@ class Reporter:
     @property
     def ready(self) -> bool:
         """Whether the newest spec that was observed is in force."""
-        condition = find_condition(self.status.conditions, ConditionType.READY)
-        return condition is not None and condition.status == "True"
+        return self._ready is not None and self._ready.status == "True"
+
+    @property
+    def reason(self) -> str | None:
+        """Reason of the condition Ready."""
+        return None if self._ready is None else self._ready.reason
 
     def group(self, name: str) -> TopicGroupStatus | None:
         """Return the last observed state of the topic in a group."""
@@ -59,7 +71,7 @@ class Reporter:
     ) -> None:
         """Set the condition Ready; other members are kept if not given, and an empty name is removed."""
         generation = self._body["metadata"].get("generation", 0)
-        before = find_condition(self.status.conditions, ConditionType.READY)
+        before = self._ready
         now = datetime.fromtimestamp(self._ctx.clock() / 1000, UTC)
         self.status = structs.replace(
             self.status,
@@ -89,6 +101,10 @@ class Reporter:
     async def event(self, kind: EventType, reason: str, message: str) -> None:
         """Emit an Event about the Topic."""
         await self._ctx.kube.event(self._body, type=kind, reason=str(reason), message=message)
+
+    @property
+    def _ready(self) -> Condition | None:
+        return find_condition(self.status.conditions, ConditionType.READY)
 
     @property
     def _where(self) -> tuple[str, str]:
