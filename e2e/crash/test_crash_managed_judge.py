@@ -430,3 +430,12 @@ def test_statements_about_many_messages_are_not_ignored_elsewhere(log: ManagedLo
     log.write()
     with pytest.raises(BadLogError, match="is about many messages"):
         timed_messages(tmp_path)
+
+
+def test_pauses_change_no_timed_message(log: ManagedLog, tmp_path: Path) -> None:
+    log.message("m", 10)
+    log.many("paused", "", 5)
+    log.many("resumed", "", 20)
+    log.write()
+    [message] = timed_messages(tmp_path).values()
+    assert message.is_pending

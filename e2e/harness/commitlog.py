@@ -348,7 +348,8 @@ class GroupMark:
     next_due_ms: int | None
 
 
-_GROUP_KINDS = ("groupCancelled", "groupMoved", "groupFired", "paused", "resumed")
+_PAUSE_KINDS = ("paused", "resumed")
+_GROUP_KINDS = ("groupCancelled", "groupMoved", "groupFired", *_PAUSE_KINDS)
 
 
 def mark_of(record: Record) -> Mark | GroupMark | None:
@@ -394,7 +395,7 @@ def timed_messages(store: Path, *, real_topic: str | None = None) -> dict[int, T
 
     Due times and marks count only in the record at their own place. A copy with the due time of another place and
     without a mark was delivered by RocketMQ 5. A record of the timer topic with such a due time, or with
-    TIMER_ROLL_TIMES, was stored again by RocketMQ 5 and stands for no other message.
+    TIMER_ROLL_TIMES, was stored again by RocketMQ 5 and stands for no other message. Pauses change no message.
 
     Raises BadLogError if a statement is damaged, or names a message whose record should be in the log but is not.
     """
@@ -412,6 +413,8 @@ def timed_messages(store: Path, *, real_topic: str | None = None) -> dict[int, T
                 replaced = found.get(_replaced(due))
                 if replaced is not None:
                     replaced.changed("replaced", "", record)
+            continue
+        if mark is not None and mark.words[0] in _PAUSE_KINDS:
             continue
         if mark is not None and mark.words[0] in _GROUP_KINDS:
             raise BadLogError(f"the record at {at} is about many messages, whose states are not evaluated here")

@@ -199,6 +199,11 @@ class Space:
         )
         return str(self.kubectl("exec", pod, "--", "python3.11", "-c", program, str(port), path).stdout)
 
+    def level_delays_ms(self, pod: str) -> builtins.list[int]:
+        """Return the delays that a running broker uses, level 1 first."""
+        levels = self.http(pod, "/api/v1/delay")["levels"]
+        return [each["delayMs"] for each in levels if each["inTable"]]
+
     # Outcome of messages.
 
     def logged(self, pod: str, topic: str, *, by_unique_key: bool = False) -> builtins.list[Logged]:

@@ -12,6 +12,7 @@ pytestmark = pytest.mark.timeout(240)
 
 BROKER = "broker.delaymq.io"
 LEVELS = "delaylevelconfig.delaymq.io"
+POD = "demo-broker-0-0"
 
 
 def test_changed_levels_reach_brokers_without_restart_and_pending_messages_keep_due_times(
@@ -30,7 +31,7 @@ def test_changed_levels_reach_brokers_without_restart_and_pending_messages_keep_
     space.apply(objects.levels("short", "1s", "2s", "5s"))
 
     def in_force() -> bool:
-        delays = _delays_ms(space)
+        delays = space.level_delays_ms(POD)
         if delays == [1000, 2000, 5000]:
             return True
         raise NotYetError(str(delays))
@@ -42,7 +43,7 @@ def test_changed_levels_reach_brokers_without_restart_and_pending_messages_keep_
     sends = pending.sends() + after.sends()
     verdict = space.judge_when_done("orders", sends)
     verdict.assert_clean()
-    logged = {record.key: record for record in space.logged("demo-broker-0-0", "orders")}
+    logged = {record.key: record for record in space.logged(POD, "orders")}
     old = [record.due_ms - record.stored_ms for key, record in logged.items() if key.startswith("old-")]
     new = [record.due_ms - record.stored_ms for key, record in logged.items() if key.startswith("new-")]
     assert len(old) == 200
@@ -84,10 +85,4 @@ def test_broker_waits_for_missing_levels_and_starts_when_they_appear(spaces: Cal
     assert "later" in state["message"], state["message"]
     space.apply(objects.levels("later", "3s", "7s"))
     space.wait_broker_ready()
-    assert _delays_ms(space) == [3000, 7000]
-
-
-def _delays_ms(space: Space) -> list[int]:
-    """Return the delays that the running broker uses."""
-    levels = space.http("demo-broker-0-0", "/api/v1/delay")["levels"]
-    return [each["delayMs"] for each in levels if each["inTable"]]
+    assert space.level_delays_ms(POD) == [3000, 7000]

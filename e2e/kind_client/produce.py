@@ -9,6 +9,7 @@ import asyncio
 import itertools
 import sys
 import time
+from datetime import UTC, datetime, timedelta
 
 from delaymq.client import Client, ClientError, Message, Producer, ProducerOptions, SendStatus
 from delaymq.clock import now_ms
@@ -29,6 +30,7 @@ def arguments() -> argparse.Namespace:
     made.add_argument("--rate", type=float, default=200.0, help="messages a second")
     made.add_argument("--levels", type=integers, default=[0], help="delay levels, taken in turn; 0: not delayed")
     made.add_argument("--delay", help="delay of each message, such as 30d, instead of a level")
+    made.add_argument("--together-after-s", type=float, help="the same due time for all, in seconds from the start")
     made.add_argument("--show", choices=("all", "failures"), default="all", help="sends to print")
     made.add_argument("--retries", type=int, default=2)
     # RocketMQ's default of 3 s is shorter than occasional stalls of a shared machine.
@@ -55,6 +57,8 @@ async def _send_all(producer: Producer, options: argparse.Namespace, ended: asyn
     counts = {"acknowledged": 0, "failed": 0}
     tasks: set[asyncio.Task[None]] = set()
     started = time.monotonic()
+    after_s = options.together_after_s
+    at = None if after_s is None else datetime.now(UTC) + timedelta(seconds=after_s)
     for number in itertools.count():
         due = started + number / options.rate
         if (options.count and number >= options.count) or due > started + options.at_most_s:
@@ -64,8 +68,12 @@ async def _send_all(producer: Producer, options: argparse.Namespace, ended: asyn
             break
         if len(tasks) >= MAX_IN_FLIGHT:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        level = options.levels[number % len(options.levels)]
-        task = asyncio.create_task(_send(producer, options, f"{options.run}-{number}", level, counts))
+        key, level = f"{options.run}-{number}", options.levels[number % len(options.levels)]
+        message = Message(
+            topic=options.topic, body=key.encode().ljust(options.body_bytes), keys=(key,), delay_level=level,
+            delay=options.delay, at=at,
+        )  # fmt: skip
+        task = asyncio.create_task(_send(producer, message, options, counts))
         tasks.add(task)
         task.add_done_callback(tasks.discard)
     if tasks:
@@ -73,9 +81,8 @@ async def _send_all(producer: Producer, options: argparse.Namespace, ended: asyn
     return counts
 
 
-async def _send(producer: Producer, options: argparse.Namespace, key: str, level: int, counts: dict[str, int]) -> None:
-    body = key.encode().ljust(options.body_bytes)
-    message = Message(topic=options.topic, body=body, keys=(key,), delay_level=level, delay=options.delay)
+async def _send(producer: Producer, message: Message, options: argparse.Namespace, counts: dict[str, int]) -> None:
+    key, level = message.keys[0], message.delay_level
     began_ms = now_ms()
     try:
         result = await producer.send(message)
