@@ -1,5 +1,6 @@
 """Groups of delayed messages and pauses, by messages of RocketMQ's clients 4.9 and 5.3 with DELAY_ACTION."""
 
+import asyncio
 from functools import partial
 from typing import Any
 
@@ -20,6 +21,8 @@ from compat.timed_sends import (
     refusal,
     stored,
 )
+from delaymq.client import Client, PendingList
+from delaymq.client import Producer as OurProducer
 from harness.clients import Workbench, message
 from harness.driver import ClientError
 
@@ -364,3 +367,24 @@ def test_5_3_client_cancels_and_pauses_groups_and_recalls_messages_of_them(
         assert code == NOT_DONE
         assert f": the message was delivered to topic {topic} at 20" in remark
     assert stored(clients5, topic) == 3
+
+
+def test_our_client_lists_what_java_clients_have_scheduled(clients: Workbench) -> None:
+    topic, producer = clients.topic(queues=1), clients.producer
+    due = now_ms() + HOUR_MS
+    keyed = producer.send(topic, "keyed", deliverTimeMs=due + 1_000, **in_group("spring", DELAY_KEY="order-1"))
+    level = producer.send(topic, "level", delayLevel=HOUR_LEVEL, keys="customer-1")
+    producer.send(topic, "other", deliverTimeMs=due + 2 * HOUR_MS)
+
+    async def listed(**filters: Any) -> PendingList:
+        async with Client(clients.namesrv_address) as client, OurProducer(client) as ours:
+            return await ours.pending(topic, **filters)
+
+    everything = asyncio.run(listed())
+    assert (everything.total, len(everything.messages)) == (3, 3)
+    [found] = asyncio.run(listed(group="spring")).messages
+    assert (found.message_id, found.key, found.due_ms) == (keyed.message_id, "order-1", due + 1_000)
+    [found] = asyncio.run(listed(key="customer-1")).messages
+    assert (found.message_id, found.delay_level) == (level.message_id, HOUR_LEVEL)
+    assert act(producer, topic, "cancel", group="spring").status == "SEND_OK"
+    assert asyncio.run(listed()).total == 2

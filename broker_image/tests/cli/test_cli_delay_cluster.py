@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from collections.abc import Callable
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from delaymq.cli.errors import EXIT_UNREACHABLE, EXIT_USAGE
+from delaymq.client import Client, PendingCount, PendingList, Producer
 from delaymq_testing.cli_running import Done, SecondBroker, Standalone, called
 
 
@@ -52,6 +54,7 @@ def test_commands_ask_both_brokers_and_name_the_one_that_does_not_answer(tmp_pat
         with second.running() as process:
             cluster = Cluster(first, second)
             expected = lists_merge_both_brokers(cluster)
+            client_merges_both_brokers(cluster, expected)
             changes_reach_the_broker_that_has_the_message(cluster)
             settings_are_changed_on_both_brokers(cluster)
             other_cluster_with_a_broker_of_the_same_name_is_not_changed(cluster, tmp_path)
@@ -211,7 +214,28 @@ def other_cluster_with_a_broker_of_the_same_name_is_not_changed(cluster: Cluster
         assert there.out == "1 pending\n"
 
 
+def pending(cluster: Cluster) -> tuple[PendingList, PendingCount]:
+    """Ask both brokers with the client."""
+
+    async def ask() -> tuple[PendingList, PendingCount]:
+        async with Client(cluster.first.environment["DELAYMQ_NAMESRV"]) as client, Producer(client) as producer:
+            return await producer.pending("Both"), await producer.count_pending("Both", tag="T1")
+
+    return asyncio.run(ask())
+
+
+def client_merges_both_brokers(cluster: Cluster, by_due: list[str]) -> None:
+    listed, counted = pending(cluster)
+    assert [each.message_id for each in listed.messages] == by_due
+    assert [each.broker_name for each in listed.messages] == ["broker-b", "broker-a"] * 3
+    assert (listed.total, listed.missing) == (6, ())
+    assert (counted.messages, counted.missing) == (2, ())
+
+
 def one_broker_is_missing(cluster: Cluster, by_due: list[str]) -> None:
+    listed, counted = pending(cluster)
+    assert [each.message_id for each in listed.messages] == by_due[1::2]
+    assert listed.missing == counted.missing == ("broker-b",)
     done = cluster("list", "--topic", "Both", "--json")
     assert done.code == EXIT_UNREACHABLE
     assert [json.loads(line)["messageId"] for line in done.lines] == by_due[1::2]

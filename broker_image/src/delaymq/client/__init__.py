@@ -47,6 +47,7 @@ from delaymq.client.options import (
     PushConsumerOptions,
     TransactionOptions,
 )
+from delaymq.client.producer.pending import PendingCount, PendingList, PendingMessage
 from delaymq.client.producer.producer import Producer
 from delaymq.client.producer.scheduled import Changed, Scheduled
 from delaymq.client.producer.transactions import (
@@ -96,6 +97,9 @@ __all__ = [
     "NotPendingError",
     "OffsetsInUseError",
     "Outcome",
+    "PendingCount",
+    "PendingList",
+    "PendingMessage",
     "Producer",
     "ProducerOptions",
     "PullConsumer",

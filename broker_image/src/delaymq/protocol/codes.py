@@ -108,9 +108,11 @@ class RequestCode(IntEnum):
     GET_TOPIC_CONFIG = 351
     """Added in RocketMQ 5, whose tools send it to every broker."""
     LITE_PULL_MESSAGE = 361
+    """Added in RocketMQ 5: PULL_MESSAGE of its DefaultLitePullConsumer."""
     RECALL_MESSAGE = 370
     """Of RocketMQ 5.3."""
-    """Added in RocketMQ 5: PULL_MESSAGE of its DefaultLitePullConsumer."""
+    LIST_PENDING_MESSAGES = 40_001
+    """DelayMQ's own, far from RocketMQ's codes."""
 
 
 PULL_CODES: Final = frozenset({RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE})

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from delaymq import clock
 from delaymq.broker.broker import Broker
 from delaymq.broker.opening import open_broker
-from delaymq.broker.requests.results import Deferred, Held, RelayedRequests, TimeSliced
+from delaymq.broker.requests.results import Deferred, Held, Listing, RelayedRequests, TimeSliced
 from delaymq.config import BrokerConfig
 from delaymq.config.running import RunningSettings
 from delaymq.protocol.codes import PULL_CODES
@@ -34,6 +34,7 @@ from delaymq.server.requests.client_session import ClientSession
 from delaymq.server.requests.file_writes import FileWriter
 from delaymq.server.requests.flow_control import FlowControl
 from delaymq.server.requests.flushing import Flushing
+from delaymq.server.requests.listings import Listings, Pages
 from delaymq.server.requests.long_polling import HeldPulls
 from delaymq.server.requests.replies import reply, unsendable
 from delaymq.server.requests.sessions import SERVER_LIMITS, Sessions
@@ -83,6 +84,7 @@ class BrokerServer:
         )
         self.client_requests = ClientRequests(reply, self.flushing.wait)
         self.long_requests = LongRequests(broker, self.flushing.wait)
+        self.listings = Listings(self._load_pending_pages, broker.guarded)
         self.flow = FlowControl(broker, self.flushing, reply)
         self.clock = DeliveryTimer(
             broker.delivery, self._hand_over, broker.now_ms, lambda: broker.config.timer_clock_step_ms
@@ -144,6 +146,10 @@ class BrokerServer:
             module = await load("delaymq.server.api.app")
             self._http = await module.broker_http(self, self._ports.http)
         self.flow.begin()
+
+    async def _load_pending_pages(self) -> Pages:
+        pages: Pages = (await load("delaymq.server.api.listing")).PendingPages(self)
+        return pages
 
     def _settings_changed(self, config: BrokerConfig) -> None:
         self._log_level(config)
@@ -215,6 +221,7 @@ class BrokerServer:
             await self.registration.unregister()
         self.held_pulls.close()
         self.client_requests.close()
+        await self.listings.stop()
         await self._file_writer.stop()
         await self.flushing.stop()
         broker.announce_arrivals()
@@ -261,6 +268,8 @@ class BrokerServer:
                 self._file_writer.submit(session, command, result)
             elif type(result) is TimeSliced:
                 self.long_requests.begin(connection, session, command, result, list(rest))
+            elif type(result) is Listing:
+                self.listings.begin(session, command, result)
         if monotonic() - began >= flow.blocked_s:
             flow.note_stall(commands)
 

@@ -134,6 +134,10 @@ def _consume_directly(command: Command, topic_at: TopicAt) -> Needed:
     return needed + _topic(topic_at(offset), SUB)
 
 
+def _list_pending(command: Command, topic_at: TopicAt) -> Needed:
+    return _topic(command.fields.get("topic"), SUB)
+
+
 def _group_and_topic(command: Command, topic_at: TopicAt) -> Needed:
     return _group(command.fields.get("group")) + _topic(command.fields.get("topic"), SUB)
 
@@ -219,5 +223,6 @@ REQUIREMENTS: Final[Mapping[int, Requirement]] = {
     RequestCode.DELETE_EXPIRED_COMMITLOG: _OWN_ADMIN,
     RequestCode.GET_TOPIC_CONFIG: ACCOUNT,
     RequestCode.LITE_PULL_MESSAGE: Requirement(resources=_pull),
+    RequestCode.LIST_PENDING_MESSAGES: Requirement(resources=_list_pending, own=True),
 }
 """Codes that are missing here are not served. They require an account, as in RocketMQ."""

@@ -1,4 +1,4 @@
-"""Queries for messages by id and by key, and for the entries of a consume queue (12, 33, 321)."""
+"""Queries for messages by id and by key, for queue entries, and for pending messages (12, 33, 321, 40001)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 
 from delaymq.broker.filters import Filter, NotNowError, compile_expression, is_tag_type
 from delaymq.broker.requests.errors import system_error
-from delaymq.broker.requests.results import Deferred, TimeSliced
+from delaymq.broker.requests.results import Deferred, Listing, TimeSliced
 from delaymq.message import names
 from delaymq.message.properties import MAX_PROPERTIES_BYTES
 from delaymq.protocol.bodies import QueueData, QueueEntry, SubscriptionData
@@ -61,6 +61,13 @@ def query_message(broker: Broker, session: Session, command: Command) -> Respons
             response: Response = end.value
             return response
     return TimeSliced(steps)
+
+
+def list_pending_messages(broker: Broker, session: Session, command: Command) -> Listing:
+    """Handle LIST_PENDING_MESSAGES (40001): return a page of the pending messages of a topic."""
+    if not command.fields.get("topic"):
+        raise system_error("the request names no topic: send the topic of the messages")
+    return Listing(command.fields)
 
 
 def _queried(

@@ -38,6 +38,7 @@ PROCESSORS: Final[dict[int, Processor]] = {
     RequestCode.PULL_MESSAGE: pull.pull_message,
     RequestCode.QUERY_MESSAGE: query.query_message,
     RequestCode.RECALL_MESSAGE: delay_changes.recall_message,
+    RequestCode.LIST_PENDING_MESSAGES: query.list_pending_messages,
     RequestCode.QUERY_CONSUMER_OFFSET: offsets.query_consumer_offset,
     RequestCode.UPDATE_CONSUMER_OFFSET: offsets.update_consumer_offset,
     RequestCode.UPDATE_AND_CREATE_TOPIC: admin.update_and_create_topic,

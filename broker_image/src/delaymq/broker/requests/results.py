@@ -73,6 +73,14 @@ class TimeSliced:
     not start if its client has disconnected by then."""
 
 
+@dataclass(slots=True)
+class Listing:
+    """A page of pending messages, which the server reads from the log in a thread."""
+
+    query: dict[str, str]
+    """Filters and token, as of GET /api/v1/delay/pending/messages."""
+
+
 def first_step(steps: Generator[None, None, Response], *, queued: bool = True) -> Response | TimeSliced:
     """Return the response if one step completes the work, otherwise the remaining work."""
     try:
@@ -83,5 +91,5 @@ def first_step(steps: Generator[None, None, Response], *, queued: bool = True) -
     return TimeSliced(steps, queued)
 
 
-Result = Response | Deferred | Held | RelayedRequests | TimeSliced | BlockingSteps[Response] | None
+Result = Response | Deferred | Held | RelayedRequests | TimeSliced | Listing | BlockingSteps[Response] | None
 """Blocking steps change a file, so they are also run for a one-way request."""

@@ -23,6 +23,7 @@ from delaymq.client.errors import (
 from delaymq.client.messages import Message, ReceivedMessage, SendResult
 from delaymq.client.options import ProducerOptions
 from delaymq.client.producer.in_flight import InFlight
+from delaymq.client.producer.pending import PendingCount, PendingList, PendingLists, filters_of
 from delaymq.client.producer.scheduled import (
     Changed,
     DelayChanges,
@@ -68,6 +69,7 @@ class Producer:
         self._in_flight = InFlight(self.options.max_unanswered_sends, self.options.max_unanswered_bytes)
         self._sender = Sender(client, group, self.options)
         self._changes = DelayChanges(client, group, self.options)
+        self._pending = PendingLists(client)
         self._tracer: Tracer | None = None
         if self.options.enable_trace:
             self._tracer = Tracer(client, group, "PRODUCE", self.options.trace_topic)
@@ -227,6 +229,49 @@ class Producer:
         """End a pause; overdue messages are delivered immediately. Result and errors as `cancel`."""
         self._check(None, None)
         return await self._changes.change_group(topic, "resume", group)
+
+    async def pending(
+        self,
+        topic: str,
+        *,
+        key: str | None = None,
+        tag: str | None = None,
+        group: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        held: bool = False,
+        limit: int = 100,
+    ) -> PendingList:
+        """Return the pending messages of a topic that are due first, at most `limit` (up to 10,000), without bodies.
+
+        `key` selects messages with this DELAY_KEY, key or unique id, and `since` and `until` those that are due then
+        or later, and earlier. With `held`, only those are listed that are due, and not delivered because of a pause.
+        The request goes to all brokers of the topic, and `missing` of the result names those that did not respond.
+
+        Raises RefusedError if an account lacks the permission SUB for the topic, or for other errors of a broker,
+        NoSuchDelayError if one is too old, UnreachableError and AnswerTimeoutError if no broker responds, NoRouteError,
+        IllegalMessageError and ClosedError.
+        """
+        self._check(None, None)
+        return await self._pending.first(topic, filters_of(key, tag, group, since, until, held=held), limit)
+
+    async def count_pending(
+        self,
+        topic: str,
+        *,
+        key: str | None = None,
+        tag: str | None = None,
+        group: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        held: bool = False,
+    ) -> PendingCount:
+        """Return the number of pending messages of a topic. Arguments, `missing` and errors as `pending`.
+
+        With a tag, or with a group and times, the messages are read to be counted.
+        """
+        self._check(None, None)
+        return await self._pending.count(topic, filters_of(key, tag, group, since, until, held=held))
 
     async def _change(
         self,

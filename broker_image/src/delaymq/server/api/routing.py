@@ -32,6 +32,7 @@ Limit = Annotated[int, msgspec.Meta(ge=1, le=MAX_PAGE, description="maximum rows
 Name = Annotated[str, msgspec.Meta(max_length=255)]
 TimeMs = Annotated[int, msgspec.Meta(ge=0, le=1 << 53, description="ms since the epoch")]
 T = TypeVar("T")
+Q = TypeVar("Q", bound="Query")
 
 
 class Query(msgspec.Struct, rename="camel", kw_only=True, forbid_unknown_fields=True):
@@ -106,7 +107,7 @@ class Api:
         """The server's broker."""
         return self.server.broker
 
-    async def close(self, app: web.Application) -> None:
+    async def close(self, app: web.Application | None = None) -> None:
         """Shut down the threads."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
@@ -200,6 +201,11 @@ def _parameters(request: web.Request, kind: type[Query]) -> Query:
         if name in values:
             raise ApiError(400, "bad_request", f"duplicate parameter {name[:64]!r}: give it once")
         values[name] = value
+    return parsed_query(values, kind)
+
+
+def parsed_query(values: dict[str, str], kind: type[Q]) -> Q:
+    """Return parameters that were sent as text. ApiError if one of them is invalid."""
     try:
         converted = msgspec.convert(values, kind, strict=False)
         for field in msgspec.structs.fields(kind):
