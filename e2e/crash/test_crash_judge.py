@@ -46,6 +46,16 @@ def test_acknowledged_message_without_copy_is_lost(log: LogWriter, tmp_path: Pat
     assert verdict(tmp_path, acknowledged="a b").lost == ("a", "b")
 
 
+def test_dropped_message_is_lost_although_a_record_keeps_its_properties(log: LogWriter, tmp_path: Path) -> None:
+    for key in ("a", "b"):
+        log.delayed(key, 1)
+    log.copy("a", 1)
+    dropped = {"UNIQ_KEY": "b", "DELAY": "1", "REAL_TOPIC": TOPIC, "REAL_QID": "3"}
+    log.append("rmq_sys_delaymq_marks", 0, START_MS + 1_000, dropped, b"body")
+    log.write()
+    assert verdict(tmp_path, acknowledged="a b").lost == ("b",)
+
+
 def test_two_copies_of_one_record_are_a_duplicate(log: LogWriter, tmp_path: Path) -> None:
     log.delayed("a", 1)
     log.copy("a", 1)

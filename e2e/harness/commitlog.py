@@ -69,8 +69,11 @@ class Record:
 
     @property
     def is_copy(self) -> bool:
-        """Whether it is the delivered copy of a delayed message; for that of a timed one, see `timed_messages`."""
-        return not self.is_scheduled and "REAL_TOPIC" in self.properties and self.properties.get("DELAY", "0") != "0"
+        """Whether it is the delivered copy of a message with a delay level; for a timed one, see `timed_messages`.
+
+        The record of a dropped message, and a half message, have the same properties in another topic.
+        """
+        return self.topic == self.properties.get("REAL_TOPIC") and self.properties.get("DELAY", "0") != "0"
 
 
 def properties_of(raw: bytes) -> dict[str, str]:
