@@ -149,6 +149,19 @@ def test_shift_continues_after_further_stops_and_never_becomes_shorter(harness: 
     assert stored(harness) is None
 
 
+def test_shift_is_as_long_as_the_first_message_that_is_still_pending_is_late(harness: Harness) -> None:
+    treat(harness, "shift")
+    schedule(harness, "cancelled", TIMER_DELAY_MS=str(MINUTE_MS), DELAY_KEY="k")
+    for minutes in (10, 11):
+        schedule(harness, str(minutes), TIMER_DELAY_MS=str(minutes * MINUTE_MS))
+    harness.restart()  # a run has the entries
+    assert act(harness, "cancel", DELAY_KEY="k").code == 0
+    kill(harness)
+    begin_ms = harness.clock()
+    run(harness, 60 * MINUTE_MS)
+    assert delivered(harness) == [begin_ms, begin_ms + MINUTE_MS]
+
+
 def test_index_that_cannot_be_read_when_a_shift_ends_stops_deliveries(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,7 +16,7 @@ from delaymq.api_types.delay_settings import OverdueInProgress
 from delaymq.broker.delivery.settings.table import MAX_TOPICS
 from delaymq.message.errors import IllegalMessageError
 from delaymq.schedule.buckets import BoundedCounts
-from delaymq.schedule.timeline.inspection import count_each_by_due
+from delaymq.schedule.timeline.inspection import count_each_by_due, find_first
 from delaymq.schedule.timeline.queues import Shift
 from delaymq.store.errors import StoreError
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from delaymq.api_types.delay_settings import Overdue
     from delaymq.broker.delivery.reader import DeliveryStore
     from delaymq.broker.delivery.settings.promises import Promises
-    from delaymq.schedule.timeline import Timeline
+    from delaymq.schedule.timeline import Pending, Timeline
 
 FILE_NAME: Final = "overdue.json"
 _VERSION: Final = 1
@@ -111,7 +111,7 @@ class OverdueTreatments:
         begun = {topic: treatment for topic, treatment in wanted.items() if counts[topic].counts[_TREATED]}
         if not begun and not former:
             return
-        begun |= _shifted(begun, counts, now_ms)
+        begun |= self._shifted(begun, now_ms)
         try:
             self._save(begun)
             self.open = begun
@@ -187,13 +187,35 @@ class OverdueTreatments:
 
         They do not include held messages of paused groups. OSError, TimelineDamagedError.
         """
-        partitions, counts = self._timeline.partitions, {}
+        counts = {}
         for topic, treatment in wanted.items():
             counts[topic] = BoundedCounts([treatment.after_ms + 1, treatment.up_to_ms + 1])
-        numbers = ((number, each) for topic, each in counts.items() for number in partitions.of_topic(topic))
-        for _ in count_each_by_due(self._timeline, ((n, each) for n, each in numbers if not partitions.key(n).group)):
+        numbers = ((number, each) for topic, each in counts.items() for number in self._partitions_of(topic))
+        for _ in count_each_by_due(self._timeline, numbers):
             pass
         return counts
+
+    def _partitions_of(self, topic: str) -> list[int]:
+        """Return the partitions of a topic, without those of held messages of paused groups."""
+        partitions = self._timeline.partitions
+        return [number for number in partitions.of_topic(topic) if not partitions.key(number).group]
+
+    def _shifted(self, begun: dict[str, Treatment], now_ms: int) -> dict[str, Treatment]:
+        """Return the shifts that begin at `now_ms`, so long that no message is due earlier than now. OSError, damage.
+
+        All topics are shifted by the same time, so that the distances between their messages remain.
+        """
+        shifts = {topic: each for topic, each in begun.items() if each.treatment == "shift" and each.up_to_ms == now_ms}
+        first: list[Pending] = []
+        for after_ms in {each.after_ms for each in shifts.values()}:
+            # Counts do not tell the first due time: that of a message that has ended may be earlier.
+            topics = (topic for topic, each in shifts.items() if each.after_ms == after_ms)
+            numbers = (number for topic in topics for number in self._partitions_of(topic))
+            for _ in find_first(self._timeline, numbers, 1, first, (after_ms + 1, 0), (now_ms + 1, 0)):
+                pass
+        late_ms = [now_ms - entry.due_ms for entry in first]
+        shift_ms = max((*late_ms, *(each.shift_ms for each in shifts.values())), default=0)
+        return {topic: msgspec.structs.replace(each, until_ms=now_ms + shift_ms) for topic, each in shifts.items()}
 
     def _apply(self, topic: str, treatment: Treatment) -> None:
         queues = self._timeline.queues
@@ -296,17 +318,6 @@ def _treatment(overdue: Overdue, former: Treatment | None, stopped_ms: int, now_
         return former
     left_ms = max(former.until_ms - stopped_ms, 0)
     return msgspec.structs.replace(former, until_ms=now_ms + left_ms)
-
-
-def _shifted(begun: dict[str, Treatment], counts: dict[str, BoundedCounts], now_ms: int) -> dict[str, Treatment]:
-    """Return the shifts that begin at `now_ms`, so long that no message is due earlier than now.
-
-    All topics are shifted by the same time, so that the distances between their messages remain.
-    """
-    shifts = {topic: each for topic, each in begun.items() if each.treatment == "shift" and each.up_to_ms == now_ms}
-    late_ms = [now_ms - (counts[topic].first_ms[_TREATED] or now_ms) for topic in shifts]
-    shift_ms = max((*late_ms, *(each.shift_ms for each in shifts.values())), default=0)
-    return {topic: msgspec.structs.replace(each, until_ms=now_ms + shift_ms) for topic, each in shifts.items()}
 
 
 def _parse(data: bytes) -> dict[str, Treatment]:
