@@ -220,6 +220,43 @@ def test_missed_runs_of_repeating_messages_are_dropped(harness: Harness) -> None
     assert harness.broker.delivery.counters.skipped >= 19
 
 
+@pytest.mark.parametrize("treatment", ["shift", "drop"])
+def test_treatment_that_has_ended_has_no_effect_on_a_later_downtime(harness: Harness, treatment: str) -> None:
+    treat(harness, treatment)
+    treat(harness, "spread", "Bills")
+    schedule_overdue(harness, topic="Bills")
+    schedule(harness, "first", TIMER_DELAY_MS="1000")
+    kill(harness, 60 * MINUTE_MS)
+    run(harness, MINUTE_MS)
+    assert list(harness.broker.delivery.control.treatments.open) == ["Bills"]
+    treat(harness, treatment, max_per_second=1)
+    for number in range(20):
+        schedule(harness, f"late {number}", TIMER_DELAY_MS="1")
+    harness.clock.advance(1_000)
+    send(harness, "newest")
+    kill(harness)
+    begin_ms = harness.clock()
+    run(harness, 60 * MINUTE_MS)
+    rest = [record for record in records(harness, "Orders") if b"late" in record.body]
+    assert len(rest) == 20
+    assert max(record.store_timestamp_ms for record in rest) <= begin_ms + MINUTE_MS
+
+
+def test_topic_that_was_resumed_is_not_paused_again_by_the_next_start(harness: Harness) -> None:
+    treat(harness, "pause", max_per_second=1)
+    treat(harness, "spread", "Bills")
+    for topic in ("Orders", "Bills"):
+        schedule_overdue(harness, topic=topic)
+    kill(harness)
+    run(harness, 1_000)
+    assert act(harness, "resume").code == 0
+    run(harness, 10_000)
+    kill(harness, 1_000)
+    assert not harness.broker.delivery.pauses.is_paused("Orders", "")
+    run(harness, 10 * MINUTE_MS)
+    assert len(delivered(harness)) == 100
+
+
 def test_overdue_messages_pause_their_topic(harness: Harness, caplog: pytest.LogCaptureFixture) -> None:
     treat(harness, "pause")
     treat(harness, "pause", "Idle")

@@ -106,7 +106,7 @@ class OverdueTreatments:
         `stopped_ms` is the store time of the log's last record. OSError, TimelineDamagedError: nothing has begun.
         """
         former, now_ms = self._store.own_files.load(FILE_NAME, _parse) or {}, self._now_ms()
-        wanted = {} if self._requests.is_decided() else self._wanted(former, stopped_ms, now_ms)
+        wanted = {} if self._requests.is_decided() else self._wanted(self._unfinished(former), stopped_ms, now_ms)
         counts = self._counts(wanted)
         begun = {topic: treatment for topic, treatment in wanted.items() if counts[topic].counts[_TREATED]}
         if not begun and not former:
@@ -142,9 +142,11 @@ class OverdueTreatments:
             return
         self._review_ms = now_ms + interval_ms
         over = [topic for topic, treatment in self.open.items() if self._is_over(topic, treatment, now_ms)]
+        is_paused = any(self.open[topic].treatment == "pause" for topic in over)
         self._forget(over)
-        # What the file still states about others of them has no messages, so it is not written for each.
-        if over and not self.open:
+        # What the file still states about others of them has no messages, so it is not written for each. Pauses end
+        # together, as soon as their marks are on disk, and their messages remain.
+        if over and (is_paused or not self.open):
             self._save_or_report()
 
     def end_all(self) -> None:
@@ -170,6 +172,11 @@ class OverdueTreatments:
             self._save_or_report()
 
     # Start.
+
+    def _unfinished(self, former: dict[str, Treatment]) -> dict[str, Treatment]:
+        """Return the treatments with messages, because the file also states others that have ended. OSError, damage."""
+        counts = self._counts(former)
+        return {topic: treatment for topic, treatment in former.items() if counts[topic].counts[_TREATED]}
 
     def _wanted(self, former: dict[str, Treatment], stopped_ms: int, now_ms: int) -> dict[str, Treatment]:
         found = {}
