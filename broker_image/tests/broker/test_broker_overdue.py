@@ -13,6 +13,7 @@ from delaymq.broker.delivery.changes.pauses import Pauses
 from delaymq.broker.delivery.settings.overdue import FILE_NAME
 from delaymq.broker.opening import open_broker
 from delaymq.message import names
+from delaymq.schedule.timeline import Timeline
 from delaymq_testing.broker.changing import Open, act, records, schedule, send
 from delaymq_testing.broker.harness import START_MS, Harness
 from delaymq_testing.broker.smoothing import delivered, limit, run
@@ -177,6 +178,25 @@ def test_index_that_cannot_be_read_when_a_shift_ends_stops_deliveries(
     treat(harness, "deliver")
     assert harness.broker.delivery.next_wakeup_ms() is None
     assert harness.broker.hand_over(harness.clock(), 64) == 0
+
+
+def test_index_that_cannot_be_read_when_a_shift_begins_stops_deliveries(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    treat(harness, "shift")
+    schedule_overdue(harness)
+
+    def fails(*_: Any) -> None:
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Timeline, "shift", fails)
+        kill(harness)
+    assert not harness.broker.delivery.control.is_paused  # resuming would not deliver all messages
+    assert harness.broker.delivery.next_wakeup_ms() is None
+    kill(harness, 0)
+    run(harness, 60 * MINUTE_MS)
+    assert len(delivered(harness)) == 100
 
 
 def test_overdue_messages_are_dropped_with_marks_and_only_those(harness: Harness) -> None:

@@ -231,10 +231,16 @@ class OverdueTreatments:
         elif treatment.treatment == "spread":
             queues.spread(topic, treatment.until_ms)
         elif treatment.treatment == "shift":
-            self._timeline.shift(topic, Shift(treatment.after_ms, treatment.up_to_ms, treatment.shift_ms))
+            self._shift(topic, Shift(treatment.after_ms, treatment.up_to_ms, treatment.shift_ms))
         else:
             times = self._promises.dropped[topic] = treatment.after_ms, treatment.up_to_ms
             queues.set_unlimited(topic, times)
+
+    def _shift(self, topic: str, shift: Shift | None) -> None:
+        try:
+            self._timeline.shift(topic, shift)
+        except OSError as error:
+            self._requests.stop(error)  # some entries are in no queue
 
     def _pause_all(self, error: Exception) -> None:
         self._forget(list(self.open))
@@ -290,10 +296,7 @@ class OverdueTreatments:
             self._timeline.queues.end_spread(topic)
             self._timeline.queues.set_unlimited(topic, None)
             if treatment.treatment == "shift":
-                try:
-                    self._timeline.shift(topic, None)
-                except OSError as error:
-                    self._requests.stop(error)
+                self._shift(topic, None)
 
     def _save(self, treatments: dict[str, Treatment]) -> None:
         if treatments:
