@@ -261,6 +261,17 @@ def test_retries_belong_to_no_account(harness: Harness, accounts: dict[str, str]
     assert names.ACCOUNT not in pending.properties
 
 
+def test_repeating_messages_of_transactions_are_limited(open_transacting: Callable[..., Transacting]) -> None:
+    transacting = open_transacting()
+    limit(transacting, TOPIC, max_pending_messages=1, max_delay_seconds=3_600)
+    half = {"TRAN_MSG": "true", "PGROUP": "g"}
+    refused = send(transacting, topic=TOPIC, DELAY_EVERY_MS=str(2 * HOUR_MS), **half)
+    assert "the maximum of topic Orders is 3600 s" in str(refused.remark)
+    transacting.end(transacting.prepare(DELAY_EVERY_MS=str(HOUR_MS)), COMMIT)
+    refused = send(transacting, topic=TOPIC, DELAY_EVERY_MS=str(HOUR_MS), **half)
+    assert "topic Orders has 1 pending delayed messages" in str(refused.remark)
+
+
 @pytest.mark.parametrize("properties", [{"TIMER_DELAY_MS": "60000"}, {"DELAY": "2"}])
 def test_committed_messages_count_for_the_account_of_their_producer(
     open_transacting: Callable[..., Transacting], accounts: dict[str, str], properties: dict[str, str]

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from delaymq.broker.delivery.delay_rewrite import requested_level
+from delaymq.broker.delivery.repeating.schedules import first_run_ms
 from delaymq.broker.delivery.status import DeliveryCounters
-from delaymq.broker.delivery.timed.requests import requested_time
+from delaymq.broker.delivery.timed.requests import is_repeating, requested_time
 from delaymq.message import names
 from delaymq.message.errors import IllegalMessageError, KeysUnknownError
 from delaymq.message.properties import encode_properties
@@ -123,6 +124,8 @@ class DelayLimits:
         now_ms, properties = self._now_ms(), record.properties
         if record.topic == names.TIMER_TOPIC and record.statement is not None:
             return max((record.statement.due_ms or 0) - now_ms, 0)
+        if is_repeating(properties):
+            return first_run_ms(properties, now_ms) - now_ms
         level = requested_level(properties)
         if level:
             levels = self._ingress.levels
