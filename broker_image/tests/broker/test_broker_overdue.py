@@ -180,6 +180,21 @@ def test_index_that_cannot_be_read_when_a_shift_ends_stops_deliveries(
     assert harness.broker.hand_over(harness.clock(), 64) == 0
 
 
+def test_messages_of_a_paused_group_do_not_use_the_rate_of_shifted_ones(harness: Harness) -> None:
+    treat(harness, "shift", max_per_second=1)
+    for number in range(30):
+        schedule(harness, f"held {number}", DELAY_GROUP="g", TIMER_DELAY_MS="1000")
+    assert act(harness, "pause", DELAY_GROUP="g").code == 0
+    for number in range(5):
+        schedule(harness, str(number), TIMER_DELAY_MS="1000")
+    kill(harness)
+    begin_ms = harness.clock()
+    run(harness, MINUTE_MS)
+    times = delivered(harness)
+    assert len(times) == 5
+    assert max(times) <= begin_ms + 5_000
+
+
 def test_index_that_cannot_be_read_when_a_shift_begins_stops_deliveries(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:

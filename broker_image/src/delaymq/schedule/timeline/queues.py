@@ -108,11 +108,14 @@ class Queues:
 
     def hold(self, entry: Pending) -> None:
         """Add an entry that is in memory."""
-        queue = self.of(entry.partition)
-        if self.paced_up_to_ms is not None or self._shifts:
-            queue = next(queue for queue, up_to_ms in self.parts(entry.partition) if entry.due_ms <= up_to_ms)
+        queue = self._of_entry(entry)
         if queue.add(entry):
             self.wait(queue, entry.due_ms + queue.shift_ms)
+
+    def _of_entry(self, entry: Pending) -> EntryQueue:
+        if self.paced_up_to_ms is None and not self._shifts:
+            return self.of(entry.partition)
+        return next(queue for queue, up_to_ms in self.parts(entry.partition) if entry.due_ms <= up_to_ms)
 
     def open(self, cursor: Cursor) -> list[Cursor]:
         """Add a cursor; return what was split off it, because its entries belong to several queues."""
@@ -346,7 +349,7 @@ class Queues:
 
     def give_back_to_rate(self, entry: Pending) -> None:
         """Let another message of a topic be taken instead of one that was held."""
-        queue = self.of(entry.partition)
+        queue = self._of_entry(entry)
         if queue.rates and self._unlimited_up_to(queue, entry.due_ms) is None:
             for rate in queue.rates:
                 rate.take(-1)
