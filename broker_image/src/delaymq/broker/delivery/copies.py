@@ -24,8 +24,9 @@ special case."""
 _IDENTIFYING: Final = (names.UNIQUE_KEY, names.REAL_TOPIC, names.REAL_QUEUE_ID, names.DELAY_KEY, names.DELAY_GROUP)
 """Properties of a message that a mark alone has as well, by which it is found."""
 _DUE_BEGINNING: Final = f"\x02{names.DUE}\x01".encode()
-_ACCOUNT_BEGINNING: Final = f"\x02{names.ACCOUNT}\x01".encode()
 """Start of a due time in encoded properties, unless it is the first one."""
+_ACCOUNT_BEGINNING: Final = f"\x02{names.ACCOUNT}\x01".encode()
+"""The same of an account."""
 
 
 class Fate(Enum):
