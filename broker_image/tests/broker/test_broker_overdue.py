@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from typing import Any
 
 import msgspec
 import pytest
-from delaymq.api_types.delay_settings import Overdue, TopicDelaySettings
+from delaymq.api_types.delay_settings import TopicDelaySettings
 from delaymq.broker.delivery.changes.pauses import Pauses
 from delaymq.broker.delivery.settings.overdue import FILE_NAME
 from delaymq.broker.opening import open_broker
@@ -16,38 +15,8 @@ from delaymq.message import names
 from delaymq.schedule.timeline import Timeline
 from delaymq_testing.broker.changing import Open, act, records, schedule, send
 from delaymq_testing.broker.harness import START_MS, Harness
-from delaymq_testing.broker.smoothing import delivered, limit, run
-
-MINUTE_MS = 60_000
-DOWN_MS = 20 * MINUTE_MS
-
-
-def treat(harness: Harness, treatment: str, topic: str = "Orders", **settings: Any) -> None:
-    """Sets a policy and writes it, as a request over HTTP does."""
-    over_ms = 10 * MINUTE_MS if treatment == "spread" else None
-    overdue = msgspec.convert({"treatment": treatment, "overMs": over_ms}, Overdue)
-    limit(harness, topic, overdue=overdue, **settings)
-    harness.broker.persist_definitions()
-
-
-def kill(harness: Harness, down_ms: int = DOWN_MS) -> None:
-    """kill -9, and a start after a downtime."""
-    harness.flush()
-    harness.broker.store.abandon()
-    harness.clock.advance(down_ms)
-    harness.broker = open_broker(harness.config, harness.clock)
-
-
-def stored(harness: Harness) -> dict[str, Any] | None:
-    content: dict[str, Any] | None = harness.broker.store.own_files.load(FILE_NAME, json.loads)
-    return content and content["topics"]
-
-
-def schedule_overdue(harness: Harness, count: int = 100, topic: str = "Orders") -> None:
-    """Messages of both kinds that come due within ten minutes."""
-    for number in range(count):
-        due = {"TIMER_DELAY_MS": str(1_000 + number * 6_000)} if number % 2 else {"DELAY": "1"}
-        send(harness, str(number), topic=topic, **due)
+from delaymq_testing.broker.overdue import DOWN_MS, MINUTE_MS, kill, lateness, schedule_overdue, stored, treat
+from delaymq_testing.broker.smoothing import delivered, run
 
 
 def test_overdue_messages_are_spread_and_others_are_not_delayed(
@@ -86,16 +55,6 @@ def test_second_start_spreads_the_rest_over_the_remaining_time(harness: Harness)
     assert len(times) == 100
     assert begin_ms + 5.5 * MINUTE_MS <= max(times) <= begin_ms + 6.1 * MINUTE_MS
     assert stored(harness) is None
-
-
-def lateness(harness: Harness, topic: str = "Orders") -> dict[int, set[int]]:
-    """Numbers of the messages of `schedule_overdue` by their lateness in s."""
-    found: dict[int, set[int]] = {}
-    for record in records(harness, topic):
-        number = int(record.body)
-        due_ms = START_MS + (1_000 + number * 6_000 if number % 2 else 1_000)
-        found.setdefault(round((record.store_timestamp_ms - due_ms) / 1_000), set()).add(number)
-    return found
 
 
 def test_overdue_messages_keep_their_distances_if_they_are_shifted(

@@ -455,7 +455,9 @@ class Delivery:
 
     def next_wakeup_ms(self) -> int | None:
         """Return the wall-clock time of the next hand-over, possibly in the past; None if nothing is pending."""
-        wakeup_ms = self._hand_over.next_wakeup_ms()
+        wakeup_ms, now_ms = self._hand_over.next_wakeup_ms(), self._now_ms()
+        if wakeup_ms is not None and self.control.treatments.is_review_due(now_ms):
+            wakeup_ms = min(wakeup_ms, now_ms)
         self._announced_ms = _NEVER_MS if wakeup_ms is None else wakeup_ms
         return wakeup_ms
 

@@ -32,6 +32,8 @@ _REVIEWED_PER_MS: Final = 20
 """Treatments of which it is checked whether they are complete, per ms: those of 20,000 topics once per second."""
 _TREATED: Final = 1
 """Bucket of the counts of a topic: messages that its treatment concerns."""
+_SET_BACK_MS: Final = 600_000
+"""If the clock is set back to more than this before a start, it was ahead then, and messages were not overdue."""
 _LOGGED_TOPICS: Final = 20
 _EFFECTS: Final = {
     "spread": "they are delivered evenly over {s} s",
@@ -58,6 +60,10 @@ class Treatment(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     def shift_ms(self) -> int:
         """Time in ms by which a shift delivers each message later than it is due."""
         return self.until_ms - self.up_to_ms
+
+    def was_ahead(self, now_ms: int) -> bool:
+        """Return whether the clock was ahead at the start, which does not concern pauses: they are in the log."""
+        return self.treatment != "pause" and now_ms < self.up_to_ms - _SET_BACK_MS
 
 
 class _Stored(msgspec.Struct, frozen=True):
@@ -99,6 +105,8 @@ class OverdueTreatments:
         self._review_ms = 0
         self.open: dict[str, Treatment] = {}
         """Treatments by topic."""
+        self._latest: Treatment | None = None
+        """That of the latest start."""
 
     def begin(self, stopped_ms: int) -> None:
         """Begin treatments at a start, or continue those that a stop has interrupted.
@@ -115,6 +123,7 @@ class OverdueTreatments:
         try:
             self._save(begun)
             self.open = begun
+            self._note_latest()
             for topic, treatment in begun.items():
                 self._apply(topic, treatment)
         except (StoreError, IllegalMessageError, OSError) as error:
@@ -144,10 +153,20 @@ class OverdueTreatments:
         over = [topic for topic, treatment in self.open.items() if self._is_over(topic, treatment, now_ms)]
         is_paused = any(self.open[topic].treatment == "pause" for topic in over)
         self._forget(over)
+        if self.is_review_due(now_ms):
+            self._note_latest()
         # What the file still states about others of them has no messages, so it is not written for each. Pauses end
         # together, as soon as their marks are on disk, and their messages remain.
         if over and (is_paused or not self.open):
             self._save_or_report()
+
+    def is_review_due(self, now_ms: int) -> bool:
+        """Return whether a treatment is to be ended although no message is due, because the clock was ahead."""
+        return bool(self.open) and self._latest is not None and self._latest.was_ahead(now_ms)
+
+    def _note_latest(self) -> None:
+        begun = (each for each in self.open.values() if each.treatment != "pause")
+        self._latest = max(begun, key=lambda each: each.up_to_ms, default=None)
 
     def end_all(self) -> None:
         """End spreads and drops, because someone has decided about all overdue messages, or has paused deliveries."""
@@ -279,6 +298,8 @@ class OverdueTreatments:
         queues = self._timeline.queues
         if treatment.treatment == "pause":
             return self._store.flushed_offset >= self._marked_end
+        if treatment.was_ahead(now_ms):
+            return True
         if treatment.treatment == "spread":
             return not queues.is_spread(topic) or now_ms >= treatment.until_ms
         if treatment.treatment == "shift":
@@ -317,7 +338,7 @@ def _treatment(overdue: Overdue, former: Treatment | None, stopped_ms: int, now_
     treatment = overdue.treatment
     if treatment == "deliver":
         return None
-    if former is not None and former.treatment != treatment:
+    if former is not None and (former.treatment != treatment or former.was_ahead(now_ms)):
         former = None
     if 0 < stopped_ms <= now_ms - overdue.after_ms:
         after_ms = stopped_ms if former is None else min(former.after_ms, stopped_ms)
