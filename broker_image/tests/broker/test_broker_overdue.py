@@ -109,6 +109,24 @@ def test_shift_continues_after_further_stops_and_never_becomes_shorter(harness: 
     assert stored(harness) is None
 
 
+def test_rest_of_an_earlier_shift_does_not_delay_other_topics(harness: Harness) -> None:
+    for topic in ("Orders", "Bills"):
+        treat(harness, "shift", topic)
+    schedule(harness, "0", TIMER_DELAY_MS="1000")
+    schedule(harness, "1", TIMER_DELAY_MS=str(10 * DOWN_MS))
+    kill(harness, 10 * DOWN_MS)
+    late_ms = 10 * DOWN_MS - 1_000
+    run(harness, MINUTE_MS)
+    schedule(harness, "2", topic="Bills", TIMER_DELAY_MS=str(5 * MINUTE_MS))
+    due_ms = harness.clock() + 5 * MINUTE_MS
+    kill(harness)
+    begin_ms = harness.clock()
+    run(harness, 20 * DOWN_MS)
+    assert delivered(harness, "Bills") == [begin_ms]
+    assert begin_ms - due_ms == 15 * MINUTE_MS
+    assert delivered(harness)[1] == START_MS + 10 * DOWN_MS + late_ms
+
+
 def test_shift_is_as_long_as_the_first_message_that_is_still_pending_is_late(harness: Harness) -> None:
     treat(harness, "shift")
     schedule(harness, "cancelled", TIMER_DELAY_MS=str(MINUTE_MS), DELAY_KEY="k")

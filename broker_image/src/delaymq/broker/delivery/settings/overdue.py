@@ -119,7 +119,7 @@ class OverdueTreatments:
         begun = {topic: treatment for topic, treatment in wanted.items() if counts[topic].counts[_TREATED]}
         if not begun and not former:
             return
-        begun |= self._shifted(begun, now_ms)
+        begun |= self._shifted(begun, stopped_ms, now_ms)
         try:
             self._save(begun)
             self.open = begun
@@ -226,22 +226,30 @@ class OverdueTreatments:
         partitions = self._timeline.partitions
         return [number for number in partitions.of_topic(topic) if not partitions.key(number).group]
 
-    def _shifted(self, begun: dict[str, Treatment], now_ms: int) -> dict[str, Treatment]:
+    def _shifted(self, begun: dict[str, Treatment], stopped_ms: int, now_ms: int) -> dict[str, Treatment]:
         """Return the shifts that begin at `now_ms`, so long that no message is due earlier than now. OSError, damage.
 
-        All topics are shifted by the same time, so that the distances between their messages remain.
+        All topics are shifted by the same time, so that the distances between their messages remain. Only those with
+        messages of an earlier downtime are shifted by more, if these were.
         """
         shifts = {topic: each for topic, each in begun.items() if each.treatment == "shift" and each.up_to_ms == now_ms}
+        late_ms = self._lateness_ms(shifts, stopped_ms, now_ms)
+        found = {}
+        for topic, each in shifts.items():
+            shift_ms = max(late_ms, each.shift_ms)
+            if each.after_ms < stopped_ms:
+                shift_ms = max(shift_ms, self._lateness_ms([topic], each.after_ms, now_ms))
+            found[topic] = msgspec.structs.replace(each, until_ms=now_ms + shift_ms)
+        return found
+
+    def _lateness_ms(self, topics: Iterable[str], after_ms: int, now_ms: int) -> int:
+        """Return how late the first message is that was due after a time, 0 if none was. OSError, damage."""
+        # Counts do not tell the first due time: that of a message that has ended may be earlier.
+        numbers = (number for topic in topics for number in self._partitions_of(topic))
         first: list[Pending] = []
-        for after_ms in {each.after_ms for each in shifts.values()}:
-            # Counts do not tell the first due time: that of a message that has ended may be earlier.
-            topics = (topic for topic, each in shifts.items() if each.after_ms == after_ms)
-            numbers = (number for topic in topics for number in self._partitions_of(topic))
-            for _ in find_first(self._timeline, numbers, 1, first, (after_ms + 1, 0), (now_ms + 1, 0)):
-                pass
-        late_ms = [now_ms - entry.due_ms for entry in first]
-        shift_ms = max((*late_ms, *(each.shift_ms for each in shifts.values())), default=0)
-        return {topic: msgspec.structs.replace(each, until_ms=now_ms + shift_ms) for topic, each in shifts.items()}
+        for _ in find_first(self._timeline, numbers, 1, first, (after_ms + 1, 0), (now_ms + 1, 0)):
+            pass
+        return now_ms - first[0].due_ms if first else 0
 
     def _apply(self, topic: str, treatment: Treatment) -> None:
         queues = self._timeline.queues
