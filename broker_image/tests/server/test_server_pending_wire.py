@@ -143,7 +143,7 @@ def test_account_needs_the_permission_to_subscribe(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("fields", "problem"),
     [
-        ({}, "names no topic"),
+        ({}, "lacks field topic"),
         ({"topic": ""}, "names no topic"),
         ({"topic": "Orders", "limit": "0"}, "limit"),
         ({"topic": "Orders", "limit": "many"}, "limit"),

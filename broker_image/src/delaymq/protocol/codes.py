@@ -111,7 +111,7 @@ class RequestCode(IntEnum):
     """Added in RocketMQ 5: PULL_MESSAGE of its DefaultLitePullConsumer."""
     RECALL_MESSAGE = 370
     """Of RocketMQ 5.3."""
-    LIST_PENDING_MESSAGES = 40_001
+    LIST_PENDING_MESSAGES = 30_001
     """DelayMQ's own, far from RocketMQ's codes."""
 
 

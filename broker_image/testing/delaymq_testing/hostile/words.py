@@ -17,6 +17,7 @@ HEADERS: Final[dict[int, type[headers.Header]]] = {
     12: headers.QueryMessageRequestHeader,
     14: headers.QueryConsumerOffsetRequestHeader,
     370: headers.RecallMessageRequestHeader,
+    30_001: headers.ListPendingMessagesRequestHeader,
     15: headers.UpdateConsumerOffsetRequestHeader,
     17: headers.CreateTopicRequestHeader,
     29: headers.SearchOffsetRequestHeader,

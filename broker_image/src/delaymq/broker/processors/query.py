@@ -1,4 +1,4 @@
-"""Queries for messages by id and by key, for queue entries, and for pending messages (12, 33, 321, 40001)."""
+"""Queries for messages by id and by key, for queue entries, and for pending messages (12, 33, 321, 30001)."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from delaymq.protocol.codes import ResponseCode
 from delaymq.protocol.command import Command, Response
 from delaymq.protocol.errors import RequestError
 from delaymq.protocol.headers import (
+    ListPendingMessagesRequestHeader,
     QueryConsumeQueueRequestHeader,
     QueryMessageRequestHeader,
     ViewMessageRequestHeader,
@@ -64,10 +65,11 @@ def query_message(broker: Broker, session: Session, command: Command) -> Respons
 
 
 def list_pending_messages(broker: Broker, session: Session, command: Command) -> Listing:
-    """Handle LIST_PENDING_MESSAGES (40001): return a page of the pending messages of a topic."""
-    if not command.fields.get("topic"):
+    """Handle LIST_PENDING_MESSAGES (30001): return a page of the pending messages of a topic."""
+    header = ListPendingMessagesRequestHeader.from_fields(command.fields)
+    if not header.topic:
         raise system_error("the request names no topic: send the topic of the messages")
-    return Listing(command.fields)
+    return Listing(header.to_fields())
 
 
 def _queried(

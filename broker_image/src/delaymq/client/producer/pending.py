@@ -23,6 +23,7 @@ from delaymq.client.errors import (
 from delaymq.message import names
 from delaymq.protocol.codes import RequestCode, ResponseCode
 from delaymq.protocol.command import request_command
+from delaymq.protocol.headers import ListPendingMessagesRequestHeader
 
 MAX_LISTED: Final = 10_000
 """Maximum messages of one list, all of which are in memory."""
@@ -89,20 +90,19 @@ class PendingLists:
     def __init__(self, client: Client) -> None:
         self._client = client
 
-    async def first(self, topic: str, filters: dict[str, str], limit: int) -> PendingList:
-        """Return the first `limit` messages that filters select. Errors as `Producer.pending`."""
+    async def first(self, query: ListPendingMessagesRequestHeader, limit: int) -> PendingList:
+        """Return the first `limit` messages that a query selects. Errors as `Producer.pending`."""
         if not 1 <= limit <= MAX_LISTED:
             raise ValueError(f"limit is {limit}: use 1 to {MAX_LISTED}")
-        query = {"topic": topic, **filters}
-        found, missing = await self._of_brokers(topic, partial(self._first, query, limit))
+        found, missing = await self._of_brokers(query.topic, partial(self._first, query, limit))
         messages = sorted((each for part, _ in found for each in part), key=lambda each: each.due_ms)
         totals = [total for _, total in found]
         total = None if None in totals else sum(each or 0 for each in totals)
         return PendingList(messages[:limit], total, missing)
 
-    async def count(self, topic: str, filters: dict[str, str]) -> PendingCount:
-        """Return the number of messages that filters select. Errors as `Producer.pending`."""
-        found, missing = await self._of_brokers(topic, partial(self._count, {"topic": topic, **filters}))
+    async def count(self, query: ListPendingMessagesRequestHeader) -> PendingCount:
+        """Return the number of messages that a query selects. Errors as `Producer.pending`."""
+        found, missing = await self._of_brokers(query.topic, partial(self._count, query))
         return PendingCount(sum(found), missing)
 
     async def _of_brokers(
@@ -130,7 +130,7 @@ class PendingLists:
         return found, tuple(missing)
 
     async def _first(
-        self, query: dict[str, str], limit: int, name: str, address: str
+        self, query: ListPendingMessagesRequestHeader, limit: int, name: str, address: str
     ) -> tuple[list[PendingMessage], int | None]:
         """Return the first messages of a broker, and the number of all."""
         messages: list[PendingMessage] = []
@@ -143,7 +143,7 @@ class PendingLists:
                 break
         return messages[:limit], total
 
-    async def _count(self, query: dict[str, str], name: str, address: str) -> int:
+    async def _count(self, query: ListPendingMessagesRequestHeader, name: str, address: str) -> int:
         counted = 0
         async for page in self._pages(address, query, _PAGE):
             if page.total is not None:
@@ -151,10 +151,10 @@ class PendingLists:
             counted += len(page.messages)
         return counted
 
-    async def _pages(self, address: str, query: dict[str, str], size: int) -> AsyncIterator[_Page]:
-        fields = {**query, "limit": str(size)}
+    async def _pages(self, address: str, query: ListPendingMessagesRequestHeader, size: int) -> AsyncIterator[_Page]:
+        query = msgspec.structs.replace(query, limit=size)
         while True:
-            command = request_command(RequestCode.LIST_PENDING_MESSAGES, fields)
+            command = request_command(RequestCode.LIST_PENDING_MESSAGES, query.to_fields())
             try:
                 answer = await self._client.request(address, command)
             except RefusedError as error:
@@ -171,10 +171,11 @@ class PendingLists:
             yield page
             if page.next is None:
                 return
-            fields["after"] = page.next
+            query = msgspec.structs.replace(query, after=page.next)
 
 
-def filters_of(
+def pending_query(
+    topic: str,
     key: str | None,
     tag: str | None,
     group: str | None,
@@ -182,9 +183,14 @@ def filters_of(
     until: datetime | None,
     *,
     held: bool,
-) -> dict[str, str]:
-    """Return the fields of a request that select messages. IllegalMessageError if a time has no time zone."""
-    given = {"key": key, "tag": tag, "group": group}
-    fields = {name: value for name, value in given.items() if value is not None}
-    fields |= {name: str(due_in_ms(time)) for name, time in (("fromMs", since), ("untilMs", until)) if time is not None}
-    return fields | ({"held": "true"} if held else {})
+) -> ListPendingMessagesRequestHeader:
+    """Return the query for messages. IllegalMessageError if a time has no time zone."""
+    return ListPendingMessagesRequestHeader(
+        topic=topic,
+        key=key,
+        tag=tag,
+        group=group,
+        from_ms=None if since is None else due_in_ms(since),
+        until_ms=None if until is None else due_in_ms(until),
+        held=True if held else None,
+    )

@@ -23,7 +23,7 @@ from delaymq.client.errors import (
 from delaymq.client.messages import Message, ReceivedMessage, SendResult
 from delaymq.client.options import ProducerOptions
 from delaymq.client.producer.in_flight import InFlight
-from delaymq.client.producer.pending import PendingCount, PendingList, PendingLists, filters_of
+from delaymq.client.producer.pending import PendingCount, PendingList, PendingLists, pending_query
 from delaymq.client.producer.scheduled import (
     Changed,
     DelayChanges,
@@ -253,7 +253,7 @@ class Producer:
         IllegalMessageError and ClosedError.
         """
         self._check(None, None)
-        return await self._pending.first(topic, filters_of(key, tag, group, since, until, held=held), limit)
+        return await self._pending.first(pending_query(topic, key, tag, group, since, until, held=held), limit)
 
     async def count_pending(
         self,
@@ -271,7 +271,7 @@ class Producer:
         With a tag, or with a group and times, the messages are read to be counted.
         """
         self._check(None, None)
-        return await self._pending.count(topic, filters_of(key, tag, group, since, until, held=held))
+        return await self._pending.count(pending_query(topic, key, tag, group, since, until, held=held))
 
     async def _change(
         self,

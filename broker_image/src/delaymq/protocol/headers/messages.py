@@ -137,6 +137,22 @@ class RecallMessageRequestHeader(Header):
     producer_group: str | None = None
 
 
+class ListPendingMessagesRequestHeader(Header):
+    """Request 30001."""
+
+    topic: str
+    key: str | None = None
+    tag: str | None = None
+    group: str | None = None
+    kind: str | None = None
+    level: Int32 | None = None
+    held: bool | None = None
+    from_ms: Int64 | None = None
+    until_ms: Int64 | None = None
+    after: str | None = None
+    limit: Int32 | None = None
+
+
 class QueryMessageResponseHeader(Header):
     """Response to 12."""
 

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from delaymq.server.broker_server import BrokerServer
 
 _UNAVAILABLE: Final = 503
-_PARAMETERS: Final = frozenset(field.encode_name for field in msgspec.structs.fields(ListQuery))
 
 
 class PendingPages:
@@ -28,12 +27,10 @@ class PendingPages:
     async def page(self, fields: dict[str, str]) -> Response:
         """Return the response to LIST_PENDING_MESSAGES, with the body of GET /api/v1/delay/pending/messages.
 
-        Fields that are not parameters, such as those of signatures, are ignored. Properties that only the broker uses
-        are removed.
+        Properties that only the broker uses are removed.
         """
-        known = {name: value for name, value in fields.items() if name in _PARAMETERS}
         try:
-            found = await pending_messages(self._api, parsed_query(known, ListQuery))
+            found = await pending_messages(self._api, parsed_query(fields, ListQuery))
         except ApiError as error:
             code = ResponseCode.SYSTEM_BUSY if error.status == _UNAVAILABLE else ResponseCode.SYSTEM_ERROR
             return Response(code, error.message)
