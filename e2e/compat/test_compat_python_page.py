@@ -13,7 +13,7 @@ from harness.brokers import Cluster
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "client.md"
 ADDRESS = "127.0.0.1:9876"
 LIMIT_S = 60.0
-OURS = ("Schedule and change messages", "Repeat a message")
+OURS = ("Schedule and change messages", "List pending messages", "Repeat a message")
 """Programs that require a DelayMQ broker."""
 VARYING = re.compile(r"\b[0-9A-F]{32}\b|(?<!['\d])\d+")
 """Ids and numbers, except those within quotes, which belong to bodies."""
@@ -37,8 +37,8 @@ def programs() -> list[tuple[str, str]]:
 
 def test_page_has_a_program_for_each_way_of_sending_and_consuming() -> None:
     assert [heading for heading, _ in programs()] == [
-        "Sending", "Schedule and change messages", "Repeat a message", "Requests and replies", "Transactions",
-        "Consuming with a handler", "In batches", "Consuming by polling",
+        "Sending", "Schedule and change messages", "List pending messages", "Repeat a message", "Requests and replies",
+        "Transactions", "Consuming with a handler", "In batches", "Consuming by polling",
     ]  # fmt: skip
 
 
