@@ -10,12 +10,13 @@ import pytest
 from delaymq.schedule.timeline import TimelineDamagedError, cursors, inspection, merging, runs, state, timeline
 from delaymq.schedule.timeline.compaction import Compaction
 from delaymq.schedule.timeline.cursors import Cursor, EntryQueue, Key
-from delaymq.schedule.timeline.entries import ENTRY_BYTES, Pending
+from delaymq.schedule.timeline.entries import ENTRY_BYTES, Pending, Row
 from delaymq.schedule.timeline.holding import Holding
 from delaymq.schedule.timeline.merging import Merge
 from delaymq.schedule.timeline.partitions import Partitions
 from delaymq.schedule.timeline.queues import Queues
-from delaymq.schedule.timeline.runs import Sizes
+from delaymq.schedule.timeline.runs import Identities, Sizes
+from delaymq.schedule.timeline.searching import newest_row
 from delaymq.schedule.timeline.state import Capture
 from delaymq.schedule.timeline.sweeping import Sweep
 from delaymq.schedule.timeline.timeline import Timeline
@@ -178,6 +179,19 @@ def ended_entry_is_found_again(monkeypatch: pytest.MonkeyPatch) -> None:
             index._ended = ended
 
     wrap(monkeypatch, Timeline, "find", find)
+
+
+@plant
+def plain_runs_are_searched_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    def search(cursors: list[Cursor], key: Key) -> Row | None:
+        return newest_row([cursor for cursor in cursors if cursor.run.is_plain], key) or newest_row(cursors, key)
+
+    monkeypatch.setattr(timeline, "newest_row", search)
+
+
+@plant
+def identities_of_a_run_are_incomplete(monkeypatch: pytest.MonkeyPatch) -> None:
+    wrap(monkeypatch, Identities, "add", lambda original, identities, data: original(identities, data[ENTRY_BYTES:]))
 
 
 @plant

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from delaymq.schedule.timeline.files import RunFiles
 from delaymq.schedule.timeline.merging import Merge, Range
-from delaymq.schedule.timeline.runs import Run, RunWriter, Sizes
+from delaymq.schedule.timeline.runs import Identities, Run, RunWriter, Sizes
 
 
 class Compacted(Protocol):
@@ -98,11 +98,12 @@ class Compaction:
         for run, positions in zip(inputs, timeline.positions(inputs), strict=True):
             for partition, first, end in positions:
                 ranges.setdefault(partition, []).append(Range(run, first, end))
-        writer = RunWriter()
-        if sum(run.left for run in inputs) > timeline.sizes.run_in_memory:
-            name = timeline.next_name("run")
-            writer = RunWriter(name, timeline.files.create(name))
-        self._merges.append(Merge(inputs, ranges, writer, includes_oldest=inputs[0] is timeline.runs[0]))
+        writer, entries = RunWriter(), sum(run.left for run in inputs)
+        includes_oldest = inputs[0] is timeline.runs[0]
+        if entries > timeline.sizes.run_in_memory:
+            name, is_plain = timeline.next_name("run"), includes_oldest or all(run.is_plain for run in inputs)
+            writer = RunWriter(name, timeline.files.create(name), None if is_plain else Identities(entries))
+        self._merges.append(Merge(inputs, ranges, writer, includes_oldest=includes_oldest))
 
     def _finish(self, merge: Merge) -> None:
         run = merge.run

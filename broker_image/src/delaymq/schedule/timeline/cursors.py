@@ -87,6 +87,9 @@ class Cursor:
 
     def contains(self, key: Key) -> bool:
         """Whether one of the entries has this key. OSError, TimelineDamagedError."""
+        identities = self.run.identities
+        if identities is not None and key[1] not in identities:
+            return False
         index = self.run.find(self.head, self.end, key)
         return index < self.end and self.run.key_at(index) == key
 

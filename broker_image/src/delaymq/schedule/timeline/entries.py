@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import struct
+import sys
+from array import array
 from collections.abc import Iterator
 from typing import Final, NamedTuple, TypeAlias
 
@@ -46,6 +48,14 @@ class Pending(NamedTuple):
 def unpacked(data: bytes) -> Iterator[Row]:
     """Iterate over the entries in packed ones."""
     return ENTRY.iter_unpack(data)
+
+
+def identities_of(data: bytes) -> array[int]:
+    """Return the identities of packed entries."""
+    identities = array("q", data)[1 :: ENTRY_BYTES // 8]
+    if sys.byteorder == "little":
+        identities.byteswap()
+    return identities
 
 
 def packed_end(due_ms: int, identity: int) -> bytes:

@@ -282,7 +282,9 @@ def next_due_by_level(timeline: Timeline) -> dict[int, int]:
 
 def unused_due_ms(timeline: Timeline, entry: Pending, due_ms: int) -> int:
     """Return the first time from `due_ms` on that no older entry of a pending message states. OSError, damage."""
-    cursors = timeline.open_cursors(entry.partition)
+    # A held message returns to the partition of its topic.
+    partitions = {entry.partition, timeline.holding.at_home(entry).partition}
+    cursors = [cursor for partition in partitions for cursor in timeline.open_cursors(partition)]
     while due_ms != entry.due_ms and any(cursor.contains((due_ms, entry.identity)) for cursor in cursors):
         due_ms += 1
     return due_ms

@@ -10,7 +10,7 @@ from itertools import accumulate
 from typing import Final, NamedTuple
 from zlib import crc32
 
-from delaymq.schedule.timeline.entries import ENTRY_BYTES, KEY, KEY_BYTES
+from delaymq.schedule.timeline.entries import ENTRY_BYTES, KEY, KEY_BYTES, identities_of
 from delaymq.schedule.timeline.files import RunFile, TimelineDamagedError
 
 BLOCK_ENTRIES: Final = 512
@@ -24,6 +24,13 @@ _SECTION: Final = struct.Struct(">IQ")
 """Number of the partition, number of its entries."""
 _CRC_BYTES: Final = 4
 _READ_BLOCKS: Final = 256
+_SAMPLED: Final = 256
+"""Entries of a run from which the range of its identities is estimated."""
+_BITS_PER_ENTRY: Final = 8
+"""At least; the number of bits is a power of two."""
+# Hash of identities:
+_FACTOR: Final = 2_654_435_761
+_SHIFT: Final = 20
 
 
 class Sizes(NamedTuple):
@@ -55,10 +62,32 @@ def sections_of(counts: Iterable[tuple[int, int]]) -> list[Section]:
     return [Section(partition, end - count, end) for (partition, count), end in zip(counts, ends, strict=True)]
 
 
+class Identities:
+    """Approximate set of the identities in a run: one that is not among its entries is seldom reported as contained."""
+
+    __slots__ = ("_bits", "_mask")
+
+    def __init__(self, entries: int) -> None:
+        """Return the empty set for a run with at most this number of entries."""
+        self._mask = (1 << (entries * _BITS_PER_ENTRY).bit_length()) - 1
+        self._bits = bytearray((self._mask >> 3) + 1)
+
+    def add(self, data: bytes) -> None:
+        """Add the identities of packed entries."""
+        bits, mask = self._bits, self._mask
+        for identity in identities_of(data):
+            bit = identity * _FACTOR >> _SHIFT & mask
+            bits[bit >> 3] |= 1 << (bit & 7)
+
+    def __contains__(self, identity: int) -> bool:
+        bit = identity * _FACTOR >> _SHIFT & self._mask
+        return bool(self._bits[bit >> 3] >> (bit & 7) & 1)
+
+
 class Run:
     """A run in memory, and the base of those in files."""
 
-    __slots__ = ("age", "count", "data", "is_plain", "left", "sections")
+    __slots__ = ("age", "count", "data", "highest", "identities", "is_plain", "left", "lowest", "sections")
 
     def __init__(self, data: bytes, sections: Sequence[Section], *, is_plain: bool) -> None:
         self.data = data
@@ -70,6 +99,13 @@ class Run:
         """Position among the runs: the larger, the newer."""
         self.left = self.count
         """Number of entries that have not been taken."""
+        self.lowest, self.highest = _sampled_identities(data, ENTRY_BYTES)
+        """Lowest and highest identity of some entries: a hint for the order in which runs are searched."""
+        self.identities: Identities | None = None
+        """Identities of the entries, unless the run is plain."""
+        if data and not is_plain:
+            self.identities = Identities(self.count)
+            self.identities.add(data)
 
     @property
     def name(self) -> str:
@@ -96,7 +132,10 @@ class Run:
 
     def find(self, first: int, end: int, key: tuple[int, int]) -> int:
         """Return the index of the first entry in first…end whose key is at least `key`, or `end`."""
-        return bisect_left(range(end), KEY.pack(*key), first, end, key=self._key_bytes) if first < end else first
+        wanted, data = KEY.pack(*key), self.data
+        return bisect_left(
+            range(end), wanted, first, end, key=lambda each: data[each * ENTRY_BYTES : each * ENTRY_BYTES + KEY_BYTES]
+        )
 
 
 class FileRun(Run):
@@ -116,7 +155,7 @@ class FileRun(Run):
     ) -> None:
         """`starts` contains the first key of each block; empty before `verify`."""
         super().__init__(b"", sections, is_plain=is_plain)
-        self._starts = starts
+        self._use_starts(starts)
         self._name = name
         self.file = file
         self._checksums = checksums
@@ -139,13 +178,15 @@ class FileRun(Run):
     def read(self, first: int, count: int) -> bytes:
         """Return packed entries. OSError, TimelineDamagedError."""
         block, last = first // BLOCK_ENTRIES, (first + count - 1) // BLOCK_ENTRIES
-        if block == last:
-            if block != self._block_number:
-                self._block, self._block_number = self._verified(block, 1), block
-            at = (first - block * BLOCK_ENTRIES) * ENTRY_BYTES
-            return self._block[at : at + count * ENTRY_BYTES]
+        data = self._block_at(block) if block == last else self._verified(block, last - block + 1)
         at = (first - block * BLOCK_ENTRIES) * ENTRY_BYTES
-        return self._verified(block, last - block + 1)[at : at + count * ENTRY_BYTES]
+        return data[at : at + count * ENTRY_BYTES]
+
+    def _block_at(self, block: int) -> bytes:
+        """Return a block, verified, which is kept until another one is read. OSError, TimelineDamagedError."""
+        if block != self._block_number:
+            self._block, self._block_number = self._verified(block, 1), block
+        return self._block
 
     def _verified(self, block: int, blocks: int) -> bytes:
         wanted = min(blocks * BLOCK_BYTES, self.count * ENTRY_BYTES - block * BLOCK_BYTES)
@@ -158,17 +199,20 @@ class FileRun(Run):
     def find(self, first: int, end: int, key: tuple[int, int]) -> int:
         """Return the index as `Run.find` does; reads one block. OSError, TimelineDamagedError."""
         wanted, starts = KEY.pack(*key), self._starts
-        if not starts or first >= end:
-            return super().find(first, end, key)
+        if first >= end:
+            return first
+        if not starts:
+            return bisect_left(range(end), wanted, first, end, key=self._key_bytes)
         # The first block that begins in the range and not before the key.
         low, high = first // BLOCK_ENTRIES + 1, (end - 1) // BLOCK_ENTRIES + 1
         block = bisect_left(
             range(high), wanted, low, high, key=lambda each: starts[each * KEY_BYTES : (each + 1) * KEY_BYTES]
         )
-        first, end = max(first, (block - 1) * BLOCK_ENTRIES), min(end, block * BLOCK_ENTRIES)
-        data, count = self.read(first, end - first), end - first
-        return first + bisect_left(
-            range(count), wanted, key=lambda each: data[each * ENTRY_BYTES : each * ENTRY_BYTES + KEY_BYTES]
+        before = (block - 1) * BLOCK_ENTRIES
+        low, high = max(first - before, 0), min(end - before, BLOCK_ENTRIES)
+        data = self._block_at(block - 1)
+        return before + bisect_left(
+            range(high), wanted, low, key=lambda each: data[each * ENTRY_BYTES : each * ENTRY_BYTES + KEY_BYTES]
         )
 
     def _key_bytes(self, index: int) -> bytes:
@@ -181,9 +225,18 @@ class FileRun(Run):
     def verify(self) -> None:
         """Read all entries. OSError, TimelineDamagedError."""
         starts = bytearray()
+        identities = None if self.is_plain else Identities(self.count)
         for block in range(0, len(self._checksums), _READ_BLOCKS):
-            _add_starts(starts, self._verified(block, min(_READ_BLOCKS, len(self._checksums) - block)))
-        self._starts = bytes(starts)
+            data = self._verified(block, min(_READ_BLOCKS, len(self._checksums) - block))
+            _add_starts(starts, data)
+            if identities is not None:
+                identities.add(data)
+        self._use_starts(bytes(starts))
+        self.identities = identities
+
+    def _use_starts(self, starts: bytes) -> None:
+        self._starts = starts
+        self.lowest, self.highest = _sampled_identities(starts, KEY_BYTES)
 
 
 def open_run(name: str, file: RunFile, *, is_plain: bool) -> FileRun:
@@ -211,10 +264,12 @@ def open_run(name: str, file: RunFile, *, is_plain: bool) -> FileRun:
 class RunWriter:
     """Collects the entries of a new run in memory, or writes them to a file."""
 
-    def __init__(self, name: str = "", file: RunFile | None = None) -> None:
+    def __init__(self, name: str = "", file: RunFile | None = None, identities: Identities | None = None) -> None:
+        """`identities` is an empty set for a run in a file that is not plain."""
         self.name = name
         """Name of the file; empty in memory."""
         self._file = file
+        self._identities = identities
         self._pending = bytearray()
         self._written = 0
         self._checksums = array("I")
@@ -227,6 +282,8 @@ class RunWriter:
             self._counts.append([partition, 0])
         self._counts[-1][1] += len(data) // ENTRY_BYTES
         self._pending += data
+        if self._identities is not None:
+            self._identities.add(data)
         if self._file is not None and len(self._pending) >= BLOCK_BYTES:
             self._write(len(self._pending) // BLOCK_BYTES * BLOCK_BYTES)
 
@@ -253,7 +310,16 @@ class RunWriter:
         self._file.pwrite(tail, HEADER_BYTES + self._written)
         header = _HEADER.pack(_MAGIC, count, len(sections), _checksum(count, len(sections), tail))
         self._file.pwrite(header.ljust(HEADER_BYTES, b"\0"), 0)
-        return FileRun(self.name, self._file, sections, self._checksums, bytes(self._starts), is_plain=is_plain)
+        run = FileRun(self.name, self._file, sections, self._checksums, bytes(self._starts), is_plain=is_plain)
+        run.identities = self._identities
+        return run
+
+
+def _sampled_identities(data: bytes, distance_bytes: int) -> tuple[int, int]:
+    """Return the lowest and the highest identity of some packed entries or keys at this distance."""
+    step = max(len(data) // distance_bytes // _SAMPLED, 1) * distance_bytes
+    identities = [KEY.unpack_from(data, at)[1] for at in range(0, len(data), step)]
+    return min(identities, default=0), max(identities, default=0)
 
 
 def _add_starts(starts: bytearray, data: bytes) -> None:

@@ -2,16 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import Final
 
-from delaymq.schedule.timeline.cursors import Key
+from delaymq.schedule.timeline.cursors import Cursor, Key
 from delaymq.schedule.timeline.entries import ENTRY, Row, unpacked
 from delaymq.schedule.timeline.merging import Range
 
 _KEYS_AT_ONCE: Final = 64
 _DENSE: Final = 16
 """Up to this many entries per wanted key are read instead of searched for."""
+
+
+def newest_row(cursors: Iterable[Cursor], key: Key) -> Row | None:
+    """Return the newest of the entries at the open positions of a partition that have a key. OSError, damage.
+
+    At most one plain run contains the key, and an entry in another run is newer than that in the plain one. Most
+    searches therefore read a single run: the plain one whose identities include that of the key.
+    """
+    identity = key[1]
+    changed: list[Cursor] = []
+    likely: list[Cursor] = []
+    others: list[Cursor] = []
+    for cursor in cursors:
+        run = cursor.run
+        if not run.is_plain:
+            if run.identities is None or identity in run.identities:
+                changed.append(cursor)
+        elif run.lowest <= identity <= run.highest:
+            likely.append(cursor)
+        else:
+            others.append(cursor)
+    changed.sort(key=_age, reverse=True)
+    for cursor in chain(changed, likely, others):
+        run, end = cursor.run, cursor.end
+        index = run.find(cursor.head, end, key)
+        if index < end:
+            row: Row = ENTRY.unpack(run.read(index, 1))
+            if row[:2] == key:
+                return row
+    return None
+
+
+def _age(cursor: Cursor) -> int:
+    return cursor.run.age
 
 
 def newest_rows(ranges: list[Range], keys: list[Key]) -> Iterator[Row | None]:

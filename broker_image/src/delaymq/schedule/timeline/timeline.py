@@ -8,7 +8,7 @@ from typing import Final
 from delaymq.schedule.scheduler import Entry, Lane
 from delaymq.schedule.timeline.compaction import Compaction
 from delaymq.schedule.timeline.cursors import Cursor, EndedKey, EntryQueue, ended_key
-from delaymq.schedule.timeline.entries import ENTRY, NO_RECORD, Pending, Row, packed_end, unpacked
+from delaymq.schedule.timeline.entries import NO_RECORD, Pending, packed_end, unpacked
 from delaymq.schedule.timeline.files import RunFiles
 from delaymq.schedule.timeline.holders import Holders
 from delaymq.schedule.timeline.holding import Holding
@@ -16,6 +16,7 @@ from delaymq.schedule.timeline.merging import Range
 from delaymq.schedule.timeline.partitions import MOVED, Partitions
 from delaymq.schedule.timeline.queues import Queues, Shift
 from delaymq.schedule.timeline.runs import Run, RunWriter, Section, Sizes
+from delaymq.schedule.timeline.searching import newest_row
 from delaymq.schedule.timeline.sweeping import Sweep
 
 TIMELINE_QUEUE: Final = -1
@@ -149,8 +150,11 @@ class Timeline:
         It may be in a partition of messages that are held because their group is paused. If an order applies to it, its
         due time may be another one.
         """
-        found = (self._find_in(due_ms, identity, each) for each in (partition, *self.holding.of(partition)))
-        return next((each for each in found if each is not None), None)
+        found = self._find_in(due_ms, identity, partition)
+        if found is None:
+            for each in self.holding.of(partition):
+                found = found or self._find_in(due_ms, identity, each)
+        return found
 
     def _find_in(self, due_ms: int, identity: int, partition: int) -> Pending | None:
         key, held = (due_ms, identity), self._memory.get(identity)
@@ -158,15 +162,10 @@ class Timeline:
             return held
         if (due_ms, identity, partition) in self._ended:
             return None
-        for cursor in sorted(self.open_cursors(partition), key=lambda each: each.run.age, reverse=True):
-            index = cursor.run.find(cursor.head, cursor.end, key)
-            if index < cursor.end:
-                row: Row = ENTRY.unpack(cursor.run.read(index, 1))
-                if row[:2] == key:
-                    if row[2] == NO_RECORD:
-                        return None
-                    return self.sweep.apply(Pending(*row, partition))
-        return None
+        row = newest_row(self.open_cursors(partition), key)
+        if row is None or row[2] == NO_RECORD:
+            return None
+        return self.sweep.apply(Pending(*row, partition))
 
     def due_at(self, due_ms: int, partition: int) -> list[Pending]:
         """Return the pending messages of a partition that are due then and not taken. OSError, TimelineDamagedError."""
@@ -214,7 +213,7 @@ class Timeline:
             self.hold_moved(state)
 
     def hold_moved(self, entry: Pending) -> None:
-        """Add the new state of an entry to which an order was applied; older runs may contain one with the same key."""
+        """Add the new state of a message that was in the index before; older runs may contain its key."""
         self._replaces = True
         self.hold(entry)
 
@@ -222,7 +221,7 @@ class Timeline:
         """Put a taken message back in a new state. OSError, TimelineDamagedError."""
         del self._taken[entry.identity]
         self.recount(entry, state)
-        self.hold(state)
+        self.hold_moved(state)
         self.freeze_if_full()
 
     # Source of due entries.
@@ -266,8 +265,10 @@ class Timeline:
         """Put taken messages back. An entry may have a later due time than before, which then applies."""
         for due_ms, _, identity, _ in entries:
             entry = self._taken.pop(identity, None)
-            if entry is not None:
-                self.hold(entry._replace(due_ms=due_ms))
+            if entry is not None and due_ms != entry.due_ms:
+                self.hold_moved(entry._replace(due_ms=due_ms))
+            elif entry is not None:
+                self.hold(entry)
 
     @property
     def taken_messages(self) -> list[Pending]:
