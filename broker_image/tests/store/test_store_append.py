@@ -60,6 +60,18 @@ def test_appended_records_are_read_back(open_store: Open) -> None:
     assert store.read_bytes(0, store.end_offset + 1) == b""
 
 
+def test_records_of_all_sizes_are_read_at_their_places(open_store: Open) -> None:
+    store = open_store()
+    bodies = [bytes([size % 256]) * size for size in (0, 100, 800, 900, 1_000, 1_100, 5_000, 10_000) * 4]
+    places = [store.append(message(str(number), body=body)) for number, body in enumerate(bodies)]
+    assert len(list(Path(store.path, "commitlog").iterdir())) > 1
+    for place, body in zip(places, bodies, strict=True):
+        record = store.record_at(place.physical_offset)
+        assert record is not None
+        assert (record.body, record.size) == (body, place.size)
+    assert store.record_at(store.end_offset) is None
+
+
 def test_ipv6_hosts_set_their_flags(open_store: Open, tmp_path: Path) -> None:
     store = open_store()
     appended = store.append(message("six", host=HOST_IPV6))

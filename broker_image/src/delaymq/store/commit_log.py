@@ -32,6 +32,8 @@ from delaymq.store.segments import Segment, SegmentFolder
 _NOTHING_MAPPED: Final = mmap.mmap(-1, 1)
 
 
+_MOST_RECORDS_BYTES: Final = 1_024
+"""Size of most delayed records, which a single read returns."""
 MARKS_SHARE: Final = 32
 MAX_MARKS_BYTES: Final = 1 << 20
 """Reserve for marks at the end of the last segment: this share of a segment, at most this size."""
@@ -140,16 +142,26 @@ class CommitLog:
             return b""
         return self._files.pread(segment.descriptor, size, offset - segment.base)
 
+    def _beginning_at(self, offset: int) -> bytes:
+        """Return the bytes from `offset` on, up to the size of most records; empty outside the log."""
+        position = offset - self.segment_base
+        if position >= 0:
+            return self.mapping[position : min(position + _MOST_RECORDS_BYTES, self.end_offset - self.segment_base)]
+        segment = self.segment_of(offset)
+        if segment is None:
+            return b""
+        return self._files.pread(segment.descriptor, _MOST_RECORDS_BYTES, offset - segment.base)
+
     def record_at(self, offset: int) -> Record | None:
         """Return the record that starts at `offset`; None if there is no valid one."""
-        head = self.read_bytes(offset, SIZE_AND_MAGIC.size) if offset >= 0 else b""
-        if len(head) < SIZE_AND_MAGIC.size:
+        data = self._beginning_at(offset) if offset >= 0 else b""
+        if len(data) < SIZE_AND_MAGIC.size:
             return None
-        size, magic = SIZE_AND_MAGIC.unpack(head)
+        size, magic = SIZE_AND_MAGIC.unpack_from(data)
         if magic != MESSAGE_MAGIC or not FIXED_BYTES <= size <= self.file_bytes:
             return None
         try:
-            record = decode_record(self.read_bytes(offset, size))
+            record = decode_record(data if size <= len(data) else self.read_bytes(offset, size))
         except RecordError:
             return None
         return record if record.physical_offset == offset else None

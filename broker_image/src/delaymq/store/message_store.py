@@ -302,8 +302,7 @@ class MessageStore(LogAppender):
 
     def index_steps(self, topic: str, key: str, begin_ms: int, end_ms: int) -> Iterator[int | None]:
         """Yield all results of `query_index`; None marks points at which the caller may interrupt the search."""
-        if self._index is not None:
-            yield from self._index.steps(topic, key, begin_ms, end_ms)
+        return self._index.steps(topic, key, begin_ms, end_ms) if self._index is not None else iter(())
 
     @property
     def index_files(self) -> int:

@@ -56,6 +56,7 @@ class IndexFile:
         self.path = path
         self.slot_count = slot_count
         self.entry_count = entry_count
+        self._entries_at = HEADER_BYTES + slot_count * 4
         self.begin_timestamp_ms = 0
         self.end_timestamp_ms = 0
         self.begin_offset = 0
@@ -159,14 +160,13 @@ class IndexFile:
 
     def entry(self, number: int) -> tuple[int, int, int, int]:
         """Return hash, physical offset, seconds and previous entry of an entry."""
-        written = self.written_count
-        if number >= written:
-            return ENTRY.unpack_from(self.buffer, (number - written) * ENTRY_BYTES)
-        data = self._files.pread(self.descriptor(), ENTRY_BYTES, self._entry_position(number))
-        return ENTRY.unpack(data) if len(data) == ENTRY_BYTES else (-1, 0, 0, 0)
+        position = len(self.buffer) - (self.count - number) * ENTRY_BYTES
+        if position >= 0:
+            return ENTRY.unpack_from(self.buffer, position)
+        return self.entry_on_disk(number)
 
     def _entry_position(self, number: int) -> int:
-        return HEADER_BYTES + self.slot_count * 4 + number * ENTRY_BYTES
+        return self._entries_at + number * ENTRY_BYTES
 
     def head_of_chain(self, key_hash: int) -> int:
         """Return the newest entry of the chain of `key_hash`; 0 if the chain is empty."""
@@ -286,7 +286,8 @@ class IndexFile:
 
     def entry_on_disk(self, number: int) -> tuple[int, int, int, int]:
         """Return an entry like `entry`, even one from `count` on."""
-        data = self._files.pread(self.descriptor(), ENTRY_BYTES, self._entry_position(number))
+        descriptor = self._descriptor if self._descriptor is not None else self.descriptor()
+        data = self._files.pread(descriptor, ENTRY_BYTES, self._entries_at + number * ENTRY_BYTES)
         return ENTRY.unpack(data) if len(data) == ENTRY_BYTES else (-1, 0, 0, 0)
 
     def close(self, *, drop_slots: bool = True) -> None:
