@@ -32,6 +32,7 @@ from delaymq_testing.broker.changing import (
 from delaymq_testing.broker.guarded import Guarded
 from delaymq_testing.broker.harness import Harness, response_of, send_fields
 from delaymq_testing.broker.transactions import COMMIT, TOPIC, Transacting
+from delaymq_testing.store.small_stores import snapshot
 
 # Single changes.
 
@@ -155,6 +156,29 @@ def test_changes_need_the_index_of_keys(open_harness: Open) -> None:
     for answer in (act(harness, "cancel", DELAY_KEY="k"), send(harness, DELAY_KEY="k", TIMER_DELAY_MS="5")):
         assert answer.code == ILLEGAL
         assert "set messageIndexEnable=true" in str(answer.remark)
+
+
+def test_message_is_moved_past_a_time_at_which_it_was_due_before(harness: Harness) -> None:
+    first_ms, second_ms = (harness.clock() + minutes * 60_000 for minutes in (1, 2))
+    schedule(harness, DELAY_KEY="k", TIMER_DELIVER_MS=str(first_ms))
+    moves = ((second_ms, second_ms), (first_ms, first_ms + 1), (second_ms, second_ms + 1))
+    for requested_ms, due_ms in moves:
+        snapshot(harness.broker.store)  # the index now has an entry with the due time
+        answer = act(harness, "move", DELAY_KEY="k", TIMER_DELIVER_MS=str(requested_ms))
+        assert answer.fields["delayDueMs"] == str(due_ms)
+    assert act(harness, "cancel", DELAY_KEY="k").code == SUCCESS
+    assert deliver(harness, 180_000) == []
+
+
+def test_message_is_moved_past_a_time_at_which_it_was_due_before_its_group_was_moved(harness: Harness) -> None:
+    first_ms = harness.clock() + 60_000
+    schedule(harness, DELAY_KEY="k", DELAY_GROUP="g", TIMER_DELIVER_MS=str(first_ms))
+    snapshot(harness.broker.store)
+    assert act(harness, "move", DELAY_GROUP="g", TIMER_DELIVER_MS=str(first_ms + 60_000)).code == SUCCESS
+    while harness.broker.delivery.maintain():
+        pass
+    answer = act(harness, "move", DELAY_KEY="k", TIMER_DELIVER_MS=str(first_ms))
+    assert answer.fields["delayDueMs"] == str(first_ms + 1)
 
 
 # Recalls.

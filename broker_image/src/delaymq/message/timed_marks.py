@@ -170,21 +170,16 @@ class TimedMark:
         return _run(self.details)
 
     def statement(self) -> Statement:
-        """Return the statement without its place."""
-        record = "" if self.record == self.identity else self.record
-        next_due = "" if self.next_due_ms is None else self.next_due_ms
-        queue = "" if self.queue is None else f"{self.queue[0]}.{self.queue[1]}"
-        return checked_statement(
-            MARK,
-            f"{self.kind}:{self.decided_ms}:{self.identity}:{record}:{self.due_ms}:{next_due}:{queue}:"
-            f"{_joined(self.details)}",
-            self.place,
+        """Return the statement without its place. IllegalMessageError."""
+        return mark_of(
+            self.kind,
             self.decided_ms,
             self.identity,
             self.record,
             self.due_ms,
-            self.next_due_ms or 0,
-            *(self.queue or ()),
+            self.next_due_ms,
+            self.queue,
+            self.details,
         )
 
     def __str__(self) -> str:
@@ -287,6 +282,24 @@ def end_of(kind: str, decided_ms: int, identity: int, record: int, due_ms: int) 
     return tuple.__new__(Statement, (MARK, body, None))  # faster than Statement(…)
 
 
+def mark_of(
+    kind: str,
+    decided_ms: int,
+    identity: int,
+    record: int,
+    due_ms: int,
+    next_due_ms: int | None = None,
+    queue: tuple[int, int] | None = None,
+    details: Mapping[str, str] = MappingProxyType({}),
+) -> Statement:
+    """Return the mark of a message: `TimedMark` without its place. IllegalMessageError."""
+    stated_record = "" if record == identity else record
+    next_due = "" if next_due_ms is None else next_due_ms
+    stated_queue = "" if queue is None else f"{queue[0]}.{queue[1]}"
+    body = f"{kind}:{decided_ms}:{identity}:{stated_record}:{due_ms}:{next_due}:{stated_queue}:{_joined(details)}"
+    return checked_statement(MARK, body, decided_ms, identity, record, due_ms, next_due_ms or 0, *(queue or ()))
+
+
 def carried_due(due_ms: int, identity: int | None, details: Mapping[str, str] = MappingProxyType({})) -> Statement:
     """Return the statement of a record that carries a message forward; without an identity, of a first record.
 
@@ -300,7 +313,7 @@ def carried_due(due_ms: int, identity: int | None, details: Mapping[str, str] = 
 
 def checked_statement(name: str, body: str, *numbers: int) -> Statement:
     """Return a statement whose body contains `numbers`; raise IllegalMessageError if it could not be read back."""
-    if not all(0 <= number <= MAX_NUMBER for number in numbers):
+    if min(numbers) < 0 or max(numbers) > MAX_NUMBER:
         raise IllegalMessageError(f"{body!r} contains a number outside 0 to {MAX_NUMBER}")
     statement = Statement(name, body)
     if statement.property_bytes - len(name) - 2 > MAX_TEXT_BYTES:

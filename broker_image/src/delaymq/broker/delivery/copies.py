@@ -14,7 +14,7 @@ from delaymq.message.properties import MAX_PROPERTIES_BYTES
 from delaymq.message.record import Record
 from delaymq.message.timed_marks import Statement, TimedMarkKind, end_of
 from delaymq.schedule.timeline import Pending
-from delaymq.store.model import NewRecord, again
+from delaymq.store.model import NewRecord, Reserve, again
 
 _CLOSED = frozenset({names.SCHEDULE_TOPIC, names.TIMER_TOPIC, names.OP_HALF_TOPIC, names.MARKS_TOPIC})
 """Topics that only the broker writes to. Delayed messages must not be delivered to them. The half topic is RocketMQ's
@@ -153,6 +153,8 @@ def mark_alone(
     host: bytes,
     by: str = "",
     reconsume_times: int = 0,
+    *,
+    reserve: Reserve = Reserve.NONE,
 ) -> NewRecord:
     """Return a record that consists of a mark, and of what is needed to find the message of which it is.
 
@@ -163,7 +165,9 @@ def mark_alone(
     kept[names.KEYS] = str(identity)
     if by:
         kept[names.BY] = by
-    return NewRecord(names.MARKS_TOPIC, 0, b"", kept, 0, 0, now_ms, host, host, reconsume_times, statement=statement)
+    return NewRecord(
+        names.MARKS_TOPIC, 0, b"", kept, 0, 0, now_ms, host, host, reconsume_times, statement=statement, reserve=reserve
+    )
 
 
 def _timed_mark(pending: Pending, kind: TimedMarkKind, now_ms: int) -> Statement:

@@ -29,7 +29,7 @@ from delaymq.message.errors import IllegalMessageError, KeysUnknownError
 from delaymq.message.levels import DelayLevels, queue_of_level
 from delaymq.message.marks import DUE_WIDTH, MARK_WIDTH, format_due
 from delaymq.message.properties import MAX_PROPERTIES_BYTES, encode_properties
-from delaymq.message.record import Record, record_bytes
+from delaymq.message.record import record_bytes
 from delaymq.message.timed_marks import RUN, Statement, carried_due, first_due, replacing_due
 from delaymq.schedule.timeline.partitions import Partitions
 from delaymq.schedule.timeline.queues import Queues
@@ -39,7 +39,7 @@ from delaymq.store.model import NewRecord
 from delaymq.throttled_log import ThrottledLogger, about_message
 
 if TYPE_CHECKING:
-    from delaymq.broker.delivery.reader import DeliveryStore
+    from delaymq.broker.delivery.reader import DeliveryStore, Found
     from delaymq.schedule.timeline import Pending
 
 MARK_ROOM_BYTES = 1 + len(names.MARK) + 1 + MARK_WIDTH
@@ -153,7 +153,7 @@ class DelayIngress:
         self._throttled = throttled
         self._store = store
         self._may_state = store.format_version >= TIMED_VERSION
-        self.with_key: Callable[[str, str], tuple[Record, Pending] | None] = lambda topic, key: None
+        self.with_key: Callable[[str, str], Found | None] = lambda topic, key: None
         """Returns the pending message of a topic with a DELAY_KEY, and the record that holds it."""
         self.queues = Queues(Partitions())
         """Those of the index of pending messages."""
@@ -330,8 +330,8 @@ class DelayIngress:
             raise StoreFailedError(f"the index of pending messages cannot be read ({error})") from error
         if found is None:
             return None
-        record, pending = found
-        limit_ms = None if is_repeating(record.properties) else expiry_ms(record.properties)
+        pending = found.pending
+        limit_ms = None if is_repeating(found.properties) else expiry_ms(found.properties)
         # A message that is already too late will be dropped.
         is_too_late = limit_ms is not None and self._now_ms() - pending.due_ms > limit_ms
         if treatment is OnSameKey.REPLACE or is_too_late:

@@ -160,6 +160,7 @@ class Delivery:
             self.settings,
             self.counters,
             self._now_ms,
+            is_unchanged=self.lookup.is_unchanged,
             forget=self._hand_over.forget,
             announce=self._announce,
             check_delay=self.limits.check_delay,

@@ -120,6 +120,15 @@ class Place(NamedTuple):
     size: int
 
 
+class Found(NamedTuple):
+    """A pending message, and the record that holds it."""
+
+    record: Record
+    pending: Pending
+    properties: dict[str, str]
+    """Properties of the record, parsed."""
+
+
 class ScheduleReader:
     """Reads entries by queue and offset. Caches the last ones read of each queue, which are needed almost in order."""
 

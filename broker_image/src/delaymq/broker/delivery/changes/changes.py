@@ -7,10 +7,9 @@ from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple, Protocol
 
 from delaymq.broker.delivery.changes.appending import append_statement
-from delaymq.broker.delivery.changes.lookup import Found
 from delaymq.broker.delivery.copies import mark_alone
 from delaymq.broker.delivery.queue_state import QueueState
-from delaymq.broker.delivery.reader import DeliveryStore
+from delaymq.broker.delivery.reader import DeliveryStore, Found
 from delaymq.broker.delivery.repeating.schedules import check_move, first_run_ms
 from delaymq.broker.delivery.status import DeliveryCounters
 from delaymq.broker.delivery.timed.replay import is_schedule
@@ -20,7 +19,7 @@ from delaymq.message.errors import IllegalMessageError
 from delaymq.message.levels import DelayLevels
 from delaymq.message.marks import Mark, MarkKind
 from delaymq.message.record import IPV4_HOST_BYTES, Record
-from delaymq.message.timed_marks import GroupMarkKind, TimedMark, TimedMarkKind, first_due
+from delaymq.message.timed_marks import GroupMarkKind, TimedMarkKind, first_due, mark_of
 from delaymq.schedule.timeline import Pending, Timeline
 from delaymq.schedule.timeline.inspection import unused_due_ms
 from delaymq.store.layout import CHANGED_VERSION
@@ -77,11 +76,12 @@ class Changes:
         counters: DeliveryCounters,
         now_ms: Callable[[], int],
         *,
+        is_unchanged: Callable[[Found], bool],
         forget: Callable[[int], None],
         announce: Callable[[int], None],
         check_delay: Callable[[str, int], None],
     ) -> None:
-        """`queues` are those of the schedule topic.
+        """`queues` are those of the schedule topic, and `is_unchanged` is that of `Lookup`.
 
         `forget` is called with the identity of a message that waited for another attempt to deliver it, and `announce`
         with new due times. `check_delay` raises IllegalMessageError if a topic does not allow a delay in ms.
@@ -92,6 +92,7 @@ class Changes:
         self._queues = queues
         self._counters = counters
         self._now_ms = now_ms
+        self._is_unchanged = is_unchanged
         self._forget = forget
         self._announce = announce
         self._check_delay = check_delay
@@ -105,10 +106,11 @@ class Changes:
         """Let a message be due at another time; a time that has passed means now. IllegalMessageError if too late."""
         now_ms = self._now_ms()
         request.check(now_ms, self.settings.timer_max_delay_sec * 1_000)
-        if is_schedule(found.record.properties, found.record.physical_offset):
-            check_move(found.record.properties, request.due_ms(now_ms))
-        self._check_delay(found.record.properties.get(names.REAL_TOPIC, ""), request.due_ms(now_ms) - now_ms)
-        return self._reschedule(found, TimedMarkKind.MOVED, max(request.due_ms(now_ms), now_ms), levels, requester)
+        due_ms = request.due_ms(now_ms)
+        if is_schedule(found.properties, found.record.physical_offset):
+            check_move(found.properties, due_ms)
+        self._check_delay(found.properties.get(names.REAL_TOPIC, ""), due_ms - now_ms)
+        return self._reschedule(found, TimedMarkKind.MOVED, max(due_ms, now_ms), levels, requester)
 
     def fire(self, found: Found, levels: DelayLevels, requester: Requester) -> Changed:
         """Let a message be due now."""
@@ -119,10 +121,12 @@ class Changes:
 
         IllegalMessageError if it exceeds the limit, or if there is no further run.
         """
-        if is_schedule(found.record.properties, found.record.physical_offset):
-            run_ms = first_run_ms(found.record.properties, self._now_ms())
+        record, _, properties = found
+        if is_schedule(properties, record.physical_offset):
+            run_ms = first_run_ms(properties, self._now_ms())
             return self.move(found, TimeRequest(False, run_ms), levels, requester)
-        return self.move(found, TimeRequest(True, original_delay_ms(found.record, levels)), levels, requester)
+        delay_ms = original_delay_ms(record, properties, levels)
+        return self.move(found, TimeRequest(True, delay_ms), levels, requester)
 
     def _reschedule(
         self, found: Found, kind: TimedMarkKind, due_ms: int, levels: DelayLevels, requester: Requester
@@ -130,32 +134,26 @@ class Changes:
         pending = found.pending
         if self._timeline.partitions.key(pending.partition).level:
             return self._move_from_level(found, kind, due_ms, levels)
-        return self._mark(found, kind, unused_due_ms(self._timeline, pending, due_ms), requester)
+        if not self._is_unchanged(found):
+            due_ms = unused_due_ms(self._timeline, pending, due_ms)
+        return self._mark(found, kind, due_ms, requester)
 
     def _mark(self, found: Found, kind: TimedMarkKind, next_due_ms: int | None, requester: Requester) -> Changed:
         """Append a mark, and apply it to the index."""
-        record, pending, now_ms = found.record, found.pending, self._now_ms()
+        record, pending, properties = found
+        now_ms, identity = self._now_ms(), pending.identity
         entry = (record.queue_id, record.queue_offset) if record.topic == names.SCHEDULE_TOPIC else None
-        mark = TimedMark(
-            place=0,
-            kind=kind,
-            decided_ms=now_ms,
-            identity=pending.identity,
-            record=pending.record,
-            due_ms=pending.due_ms,
-            next_due_ms=next_due_ms,
-            queue=entry,
-        )
         stated = mark_alone(
-            pending.identity,
-            record.properties,
-            mark.statement(),
+            identity,
+            properties,
+            mark_of(kind, now_ms, identity, pending.record, pending.due_ms, next_due_ms, entry),
             now_ms,
             requester.host,
             requester.account,
             record.reconsume_times,
+            reserve=Reserve.MARKS,
         )
-        place, end = self._append(stated._replace(reserve=Reserve.MARKS))
+        place, end = self._append(stated)
         if next_due_ms is None:
             self.end(pending)
             if entry is not None:
@@ -178,12 +176,12 @@ class Changes:
 
     def _move_from_level(self, found: Found, kind: TimedMarkKind, due_ms: int, levels: DelayLevels) -> Changed:
         """Store a message with a delay level again, as a timed message with an identity of its own."""
-        record, pending = found
-        place, end = self._append(moved_record(record, due_ms, original_delay_ms(record, levels)))
+        record, pending, properties = found
+        place, end = self._append(moved_record(record, due_ms, original_delay_ms(record, properties, levels)))
         self.end(pending)
         self._queues[record.queue_id].settled.settle(record.queue_offset)
         # The dispatch of the record has added the message, unless it failed.
-        partition = self._timeline.partitions.number(record.properties.get(names.REAL_TOPIC, ""))
+        partition = self._timeline.partitions.number(properties.get(names.REAL_TOPIC, ""))
         if self._timeline.find(due_ms, place, partition) is None:
             self._timeline.add(Pending(due_ms, place, place, end - place, pending.owner, partition))
             self._announce(due_ms)
@@ -203,9 +201,8 @@ class Changes:
         return Changed(kind, pending, due_ms, place, end)
 
 
-def original_delay_ms(record: Record, levels: DelayLevels) -> int:
-    """Return the delay in ms that a message was sent with."""
-    properties = record.properties
+def original_delay_ms(record: Record, properties: dict[str, str], levels: DelayLevels) -> int:
+    """Return the delay in ms that the message of a record with these properties was sent with."""
     level = properties.get(names.DELAY, "")
     if record.topic == names.SCHEDULE_TOPIC and level.isascii() and level.isdigit():
         return levels.delay_ms(int(level))

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Final, NamedTuple
+from typing import Final, TypeAlias
 
 from delaymq.broker.delivery.level_entries import carried_from, find_held
-from delaymq.broker.delivery.reader import DeliveryStore, ScheduleReader, require_all_keys
+from delaymq.broker.delivery.reader import DeliveryStore, Found, ScheduleReader, require_all_keys
 from delaymq.broker.delivery.repeating.history import newest_run
 from delaymq.broker.delivery.timed.replay import is_schedule, own_due, own_mark
-from delaymq.broker.delivery.timed.requests import group_in
+from delaymq.broker.delivery.timed.requests import group_in, is_repeating
 from delaymq.message import names
 from delaymq.message.errors import KeysUnknownError, NewerFormError
 from delaymq.message.group_marks import PAUSES, GroupMark, indexed_group_key
 from delaymq.message.record import Record
 from delaymq.message.timed_marks import TimedMark
 from delaymq.schedule.timeline import Pending, Timeline
+from delaymq.schedule.timeline.partitions import MOVED
 from delaymq.store.index.key_index import indexed_delay_key
 from delaymq.store.layout import CHANGED_VERSION, MANAGED_VERSION
 
@@ -27,11 +28,8 @@ _MAX_STEPS: Final = 64
 many with one hash."""
 
 
-class Found(NamedTuple):
-    """A pending message, and the record that holds it."""
-
-    record: Record
-    pending: Pending
+ParsedRecord: TypeAlias = tuple[Record, dict[str, str]]
+"""A record and its properties, which each access to `Record.properties` would parse again."""
 
 
 class Lookup:
@@ -69,9 +67,9 @@ class Lookup:
         except OSError as error:
             raise KeysUnknownError(f"the index of keys cannot be read: {error}") from error
 
-    def with_unique_id(self, topic: str, unique_id: str) -> list[Record]:
+    def with_unique_id(self, topic: str, unique_id: str) -> list[ParsedRecord]:
         """Return the records of delayed messages of a topic with this unique id, the newest first. KeysUnknownError."""
-        found: list[Record] = []
+        found: list[ParsedRecord] = []
         for delayed in (names.TIMER_TOPIC, names.SCHEDULE_TOPIC):
             for record in self.records(delayed, unique_id):
                 properties = record.properties
@@ -80,10 +78,10 @@ class Lookup:
                         raise KeysUnknownError(
                             f"more than {MAX_RECORDS} records have this unique id: name the message by its DELAY_KEY"
                         )
-                    found.append(record)
+                    found.append((record, properties))
         return found
 
-    def with_key(self, topic: str, key: str) -> Record | None:
+    def with_key(self, topic: str, key: str) -> ParsedRecord | None:
         """Return the newest record of a timed message for `topic` with this DELAY_KEY. KeysUnknownError.
 
         Keys are unique among pending messages, so no other record holds a pending message with this key.
@@ -91,7 +89,7 @@ class Lookup:
         for record in self.records(names.TIMER_TOPIC, indexed_delay_key(topic, key)):
             properties = record.properties
             if properties.get(names.DELAY_KEY) == key and properties.get(names.REAL_TOPIC) == topic:
-                return record
+                return record, properties
         return None
 
     # Pending messages.
@@ -103,30 +101,33 @@ class Lookup:
         """
         records = self.with_unique_id(topic, unique_id)
         found: dict[int, Found] = {}
-        for record in records:
-            pending = self.pending_in(record)
+        for record, properties in records:
+            pending = self.pending_in(record, properties)
             if pending is not None:
-                found.setdefault(pending.identity, Found(record, pending))
-        return list(found.values()), records[0] if records else None
+                found.setdefault(pending.identity, Found(record, pending, properties))
+        return list(found.values()), records[0][0] if records else None
 
     def pending_by_key(self, topic: str, key: str) -> tuple[list[Found], Record | None]:
         """Return the pending message with a DELAY_KEY, if any, and the newest record with it. Errors as above."""
-        record = self.with_key(topic, key)
-        pending = self.pending_in(record) if record is not None else None
-        return [Found(record, pending)] if record is not None and pending is not None else [], record
+        with_key = self.with_key(topic, key)
+        if with_key is None:
+            return [], None
+        record, properties = with_key
+        pending = self.pending_in(record, properties)
+        return [] if pending is None else [Found(record, pending, properties)], record
 
     def pending_with_key(self, topic: str, key: str) -> Found | None:
         """Return the pending message with a DELAY_KEY. KeysUnknownError, OSError, TimelineDamagedError."""
         found, _ = self.pending_by_key(topic, key)
         return found[0] if found else None
 
-    def pending_in(self, record: Record) -> Pending | None:
+    def pending_in(self, record: Record, properties: dict[str, str] | None = None) -> Pending | None:
         """Return the pending message that a record holds, or held before it was carried forward.
 
-        OSError, TimelineDamagedError, KeysUnknownError.
+        `properties` are those of the record, if they have been parsed. OSError, TimelineDamagedError, KeysUnknownError.
         """
         if record.topic == names.TIMER_TOPIC:
-            return self._timed(record)
+            return self._timed(record, record.properties if properties is None else properties)
         if record.topic != names.SCHEDULE_TOPIC or self._is_settled(record.queue_id, record.queue_offset):
             return None
         entry = self._reader.entry(record.queue_id, record.queue_offset)
@@ -134,8 +135,8 @@ class Lookup:
             return None
         return find_held(self._timeline, record, self._reader.due_ms(record.queue_id, record.queue_offset, entry[2]))
 
-    def _timed(self, record: Record) -> Pending | None:
-        properties, timeline = record.properties, self._timeline
+    def _timed(self, record: Record, properties: dict[str, str]) -> Pending | None:
+        timeline = self._timeline
         identity, due_ms = stated_by(properties, record.physical_offset)
         pending = timeline.taken(identity)
         if pending is not None:
@@ -145,7 +146,7 @@ class Lookup:
             return None
         pending = timeline.find(due_ms, identity, partition)
         if pending is None and self._store.format_version >= CHANGED_VERSION:
-            mark = self._newest_statement(record, identity)
+            mark = self._newest_statement(record, properties, identity)
             if mark is not None and mark.next_due_ms is not None:
                 pending = timeline.find(mark.next_due_ms, identity, partition)
         if pending is None and (group := group_in(properties)):
@@ -186,14 +187,28 @@ class Lookup:
         topic, group = properties.get(names.REAL_TOPIC, ""), group_in(properties)
         return bool(group) and next(self.group_marks(topic, group, after), None) is not None
 
-    def _newest_statement(self, record: Record, identity: int) -> TimedMark | None:
+    def _newest_statement(self, record: Record, properties: dict[str, str], identity: int) -> TimedMark | None:
         """Return the newest mark about a timed message that `record` holds or held. KeysUnknownError."""
         mark = self.newest_mark(identity)
-        if is_schedule(record.properties, record.physical_offset):
+        if is_schedule(properties, record.physical_offset):
             run = newest_run(self, record, identity)
             if run is not None and run.mark is not None and (mark is None or run.mark.place > mark.place):
                 return run.mark
         return mark
+
+    def is_unchanged(self, found: Found) -> bool:
+        """Return whether the log certainly contains no statement by which a timed message is due at another time.
+
+        The index of pending messages then has no earlier entry of the message. OSError.
+        """
+        pending = found.pending
+        if pending.record != pending.identity or pending.owner & MOVED or is_repeating(found.properties):
+            return False
+        steps = self._store.index_steps(names.MARKS_TOPIC, str(pending.identity), *_ANY_TIME)
+        for number, offset in enumerate(steps):
+            if offset is not None or number >= _MAX_STEPS:
+                return False
+        return self._store.has_all_keys
 
     def newest_mark(self, identity: int) -> TimedMark | None:
         """Return the newest mark without a copy about a message. KeysUnknownError."""

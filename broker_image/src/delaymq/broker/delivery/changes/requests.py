@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 from delaymq.broker.delivery.changes.appending import Stated
 from delaymq.broker.delivery.changes.changes import Changed, Requester
 from delaymq.broker.delivery.changes.fates import UNKNOWN, Fate, FateKind, fate_of
-from delaymq.broker.delivery.changes.lookup import Found
 from delaymq.broker.delivery.delay_rewrite import requested_level
+from delaymq.broker.delivery.reader import Found
 from delaymq.broker.delivery.repeating.schedules import check_no_schedule
 from delaymq.broker.delivery.timed.requests import TimeRequest, delay_group, delay_key, requested_time
 from delaymq.message import names

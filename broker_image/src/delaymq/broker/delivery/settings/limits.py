@@ -12,14 +12,15 @@ from delaymq.broker.delivery.timed.requests import is_repeating, requested_time
 from delaymq.message import names
 from delaymq.message.errors import IllegalMessageError, KeysUnknownError
 from delaymq.message.properties import encode_properties
-from delaymq.message.record import Record, record_bytes
+from delaymq.message.record import record_bytes
 from delaymq.schedule.timeline.partitions import Totals
 
 if TYPE_CHECKING:
     from delaymq.api_types.delay_settings import AccountDelaySettings, TopicDelaySettings
     from delaymq.broker.delivery.delay_rewrite import DelayIngress
+    from delaymq.broker.delivery.reader import Found
     from delaymq.broker.delivery.settings.table import DelaySettingsTable
-    from delaymq.schedule.timeline import Pending, Timeline
+    from delaymq.schedule.timeline import Timeline
     from delaymq.store.model import NewRecord
 
 NOTHING = Totals(0, 0)
@@ -95,8 +96,8 @@ class DelayLimits:
         replaced = self._replaced(record, topic, limited)
         if replaced is not None:
             # The number does not change. Bytes are rejected only if they grow: the limit may have been lowered.
-            too_many, total_bytes = False, total_bytes - replaced[1].size
-            if not _is_larger(record, replaced[0]):
+            too_many, total_bytes = False, total_bytes - replaced.pending.size
+            if not _is_larger(record, replaced):
                 return
         who = f"{limited.kind} {limited.name}"
         advice = (
@@ -133,7 +134,7 @@ class DelayLimits:
         request = requested_time(properties, 0)
         return None if request is None else max(request.due_ms(now_ms) - now_ms, 0)
 
-    def _replaced(self, record: NewRecord, topic: str, limited: _Limited) -> tuple[Record, Pending] | None:
+    def _replaced(self, record: NewRecord, topic: str, limited: _Limited) -> Found | None:
         """Return the pending message that one with a DELAY_KEY replaces, if it counts for the same limit."""
         key = record.properties.get(names.DELAY_KEY)
         if key is None:
@@ -144,7 +145,7 @@ class DelayLimits:
             return None  # it counts as an additional one; the send reports the reason otherwise
         if found is None or limited.kind == "topic":
             return found
-        return found if found[0].properties.get(names.ACCOUNT) == limited.name else None
+        return found if found.properties.get(names.ACCOUNT) == limited.name else None
 
 
 def _is_exceeded(
@@ -160,11 +161,11 @@ def _limits_bytes(settings: TopicDelaySettings | AccountDelaySettings | None) ->
     return settings is not None and settings.max_pending_bytes is not None
 
 
-def _is_larger(record: NewRecord, replaced: Record) -> bool:
+def _is_larger(record: NewRecord, replaced: Found) -> bool:
     """Return whether a message is larger than the one that it replaces, apart from what the broker adds to it."""
     before = {name: value for name, value in replaced.properties.items() if name != names.DUE}
     growth = len(encode_properties(record.properties)) - len(encode_properties(before))
-    return len(record.body) + growth > len(replaced.body)
+    return len(record.body) + growth > len(replaced.record.body)
 
 
 def _size(record: NewRecord) -> int:

@@ -26,6 +26,7 @@ from delaymq.message.timed_marks import (
     TimedDue,
     TimedMark,
     TimedMarkKind,
+    corrected,
     parse_own_due,
     parse_own_mark,
     place_of,
@@ -314,8 +315,10 @@ def _needing_space() -> Iterator[None]:
 
 def own_due(text: str, place: int) -> TimedDue | None:
     """Return the due time that the record at `place` states; one flipped bit is corrected. NewerFormError."""
-    sound = sound_statement(text, place)
-    return None if sound is None else parse_own_due(sound, place)
+    due = parse_own_due(text, place)
+    if due is None and (mended := corrected(text, place)) is not None:
+        due = parse_own_due(mended, place)
+    return due
 
 
 def own_mark(text: str, place: int) -> TimedMark | GroupMark | None:
