@@ -236,6 +236,21 @@ def test_messages_are_taken_immediately_when_their_shift_ends() -> None:
     assert [identity for each in found.values() for identity in each] == list(range(101, 300))
 
 
+def test_merge_that_began_during_a_shift_does_not_return_taken_messages_if_the_others_are_paced() -> None:
+    index = empty(MemoryFiles(), SIZES._replace(step=5), 1_000)
+    for number in range(1_000):
+        add(index, number, NOW_MS - 500 + number * 7 % 1_000)
+    index.shift("slow", Shift(0, NOW_MS, 5_000))
+    assert index.maintain()
+    found = run(index, NOW_MS + 600, NOW_MS + 600)
+    index.begin_pacing(NOW_MS + 600)
+    while index.maintain():
+        pass
+    assert index.paced_left == 501
+    identities = [entry[2] for _ in range(10) for entry in index.take_paced(NOW_MS + 600, 64)]
+    assert sorted([*identities, *(each for some in found.values() for each in some)]) == list(range(1_000))
+
+
 def test_merge_that_began_during_a_shift_does_not_return_taken_messages_after_it() -> None:
     index = empty(MemoryFiles(), SIZES._replace(step=5), 1_000)
     for number in range(1_000):

@@ -290,7 +290,6 @@ class Timeline:
     def sort_out_paced(self) -> None:
         """Pace exactly the overdue messages that are not paused and have no rate. OSError, TimelineDamagedError."""
         if self.queues.paced_up_to_ms is not None:
-            self.compaction.abandon()
             self._redistribute(list(self.queues))
 
     # Overdue messages that are spread over a period.
@@ -303,8 +302,6 @@ class Timeline:
     def end_pacing(self) -> None:
         """Return the rest to the topics. OSError, TimelineDamagedError."""
         self.queues.paced_up_to_ms = None
-        # Their results would contain entries that were taken although earlier ones, the paced ones, were not.
-        self.compaction.abandon()
         self._redistribute([self.queues.paced])
 
     @property
@@ -329,11 +326,12 @@ class Timeline:
 
     def shift(self, topic: str, shift: Shift | None) -> None:
         """Shift messages of a topic that are due in a time; with None, take the rest when due. OSError, damage."""
-        self.compaction.abandon()
         self._redistribute(self.queues.shift(topic, shift))
 
     def _redistribute(self, queues: Iterable[EntryQueue]) -> None:
         """Take the entries out of queues, and put each into the queue in which it belongs now."""
+        # The results of merges would contain entries that were taken although earlier ones, of other queues, were not.
+        self.compaction.abandon()
         self.sweep.restart()
         emptied = [queue.empty(self._memory) for queue in queues]
         for cursors, entries in emptied:
