@@ -16,12 +16,13 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from crash.load_thread import LoadThread
 from crash.timed_load import body_of
 from delaymq.message.properties import encode_properties
 from delaymq.protocol.batch import BatchMessage, encode_batch
 from delaymq.protocol.codes import RequestCode, ResponseCode
 from delaymq.protocol.command import Command, request_command
-from delaymq.transport import RemotingConnection, TransportError, connect
+from delaymq.transport import RemotingConnection, TransportError
 
 TOPICS, QUEUES = ("ManagedA", "ManagedB"), 4
 WORKERS = 4
@@ -50,8 +51,6 @@ LONG_PAUSED = ((TOPICS[0], "large0"), (TOPICS[1], "large1"), (TOPICS[1], "schedu
 MAX_PAUSED = 12
 CATCH_UP_S = 3.0
 TIMEOUT_MS = 5_000
-RECONNECT_LIMIT_S = 90.0
-"""Longer than any restart on a busy machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,17 +106,13 @@ class Sent:
     changes: list[Change] = field(default_factory=list)
 
 
-class ManagedLoad(threading.Thread):
+class ManagedLoad(LoadThread):
     """Sends in its own thread until `finish`; `sent` may be read when it has ended."""
 
     def __init__(self, port: int, seed: int, count: int, stretch: float = 1.0) -> None:
         """Send `count` messages first. `stretch` is a factor of the durations and due times of these."""
-        super().__init__(name="managed-load", daemon=True)
+        super().__init__("managed-load", port)
         self.sent = Sent()
-        self.filled = threading.Event()
-        """Set when the first messages were sent."""
-        self.error: BaseException | None = None
-        self._port = port
         self._count = count
         self._stretch = stretch
         self._random = random.Random(seed)
@@ -134,14 +129,6 @@ class ManagedLoad(threading.Thread):
     def finish(self) -> None:
         """End the stream, then resume everything, and cancel the repeating messages."""
         self._finishing.set()
-
-    def run(self) -> None:
-        try:
-            asyncio.run(self._run())
-        except BaseException as error:
-            self.error = error
-        finally:
-            self.filled.set()
 
     async def _run(self) -> None:
         start_ms = _now_ms()
@@ -367,16 +354,6 @@ class ManagedLoad(threading.Thread):
             if key in self.sent.places:
                 topic = self.sent.messages[key].topic
                 connection = await self._change("cancel", (topic, "", key), connection, is_final=True)
-
-    async def _connect(self) -> RemotingConnection:
-        deadline = time.monotonic() + RECONNECT_LIMIT_S
-        while True:
-            try:
-                return await connect("127.0.0.1", self._port)
-            except TransportError:
-                if time.monotonic() > deadline:
-                    raise
-                await asyncio.sleep(0.05)
 
 
 def is_repeating(request: Request) -> bool:

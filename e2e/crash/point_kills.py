@@ -3,11 +3,30 @@
 from __future__ import annotations
 
 import random
+import shutil
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
 
 from crash import crashes, kill_points
 from harness.brokers import OurCluster
+from harness.suite import enter_isolated
+
+_HOUR_MS: Final = 3_000
+"""Length of an hour of retention, so that segments are carried and deleted all the time."""
+
+
+@contextmanager
+def cluster_with_short_hours(config: dict[str, str], evidence_path: Path) -> Iterator[OurCluster]:
+    """Yield a cluster that is not started, with a broker that `arm` accepts; its log remains in `evidence_path`."""
+    enter_isolated()
+    cluster = OurCluster(config=config, environment={kill_points.HOUR_MS: str(_HOUR_MS)})
+    cluster.broker.command[1:3] = [str(Path(kill_points.__file__).resolve()), "none"]
+    yield cluster
+    shutil.copy(cluster.broker.log_path, evidence_path)
+    cluster.close()
 
 
 def arm(cluster: OurCluster, point: str) -> None:

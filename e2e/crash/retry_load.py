@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from crash.load_thread import LoadThread
 from delaymq.message.properties import format_properties
 from delaymq.protocol.codes import RequestCode, ResponseCode
 from delaymq.protocol.command import Command, request_command
-from delaymq.transport import RemotingConnection, TransportError, connect
+from delaymq.transport import RemotingConnection, TransportError
 
 TOPIC, GROUP = "RetryTopic", "retry_readers"
 QUEUES = 4
@@ -23,8 +23,6 @@ WORKERS = 8
 SEND_BACKS_PER_SECOND = 400
 COMMIT_PAUSE_S = 0.01
 TIMEOUT_MS = 5_000
-RECONNECT_LIMIT_S = 90.0
-"""Longer than any restart on a busy machine."""
 
 
 @dataclass(frozen=True)
@@ -52,28 +50,17 @@ class Told:
     """After each reconnect: time, queue id → (the group's offset, the queue's end)."""
 
 
-class RetryLoad(threading.Thread):
+class RetryLoad(LoadThread):
     """Sends everything back in its own thread; `told` may be read when it has ended."""
 
     def __init__(self, port: int, count: int) -> None:
-        super().__init__(name="retry-load", daemon=True)
-        self._port = port
+        super().__init__("retry-load", port)
         self._count = count
         self.told = Told()
-        self.begun = threading.Event()
-        self.error: BaseException | None = None
-
-    def run(self) -> None:
-        try:
-            asyncio.run(self._run())
-        except BaseException as error:
-            self.error = error
-        finally:
-            self.begun.set()
 
     async def _run(self) -> None:
         await self._store_messages()
-        self.begun.set()
+        self.filled.set()
         waiting = iter(list(self.told.messages))
         began = time.monotonic()
         ending = asyncio.Event()
@@ -135,16 +122,6 @@ class RetryLoad(threading.Thread):
             with contextlib.suppress(TransportError):  # still the broker that is being killed
                 self.told.found.append((time.monotonic(), await _offsets(connection)))
                 return connection
-
-    async def _connect(self) -> RemotingConnection:
-        deadline = time.monotonic() + RECONNECT_LIMIT_S
-        while True:
-            try:
-                return await connect("127.0.0.1", self._port)
-            except TransportError:
-                if time.monotonic() > deadline:
-                    raise
-                await asyncio.sleep(0.05)
 
 
 async def _offsets(connection: RemotingConnection) -> dict[int, tuple[int, int]]:

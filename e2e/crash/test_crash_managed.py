@@ -11,14 +11,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from crash import crashes, kill_points
+from crash import crashes
 from crash.archive import LogArchive
 from crash.managed_judge import ManagedVerdict, judge_managed
 from crash.managed_load import SCHEDULES, ManagedLoad
-from crash.point_kills import arm, kill_at_instants, kill_at_points
+from crash.point_kills import arm, cluster_with_short_hours, kill_at_instants, kill_at_points
 from delaymq_testing.repetitions import SEED
 from harness.brokers import HTTP_TIMEOUT_S, OurCluster
-from harness.suite import enter_isolated
 
 MESSAGES = 20_000
 CONFIG = {
@@ -28,7 +27,6 @@ CONFIG = {
     "deleteWhen": ";".join(f"{hour:02d}" for hour in range(24)),
     "diskMaxUsedSpaceRatio": "95",
 }
-HOUR_MS = 3_000
 LIMIT_S = 60.0
 REPLAY = "group-replayed:5"
 """Reached in a start without a snapshot."""
@@ -50,13 +48,8 @@ pytestmark = pytest.mark.timeout(400)
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[OurCluster]:
-    """Yield a cluster that is not started; its log remains in the test's folder."""
-    enter_isolated()
-    cluster = OurCluster(config=CONFIG, environment={kill_points.HOUR_MS: str(HOUR_MS)})
-    cluster.broker.command[1:3] = [str(Path(kill_points.__file__).resolve()), "none"]
-    yield cluster
-    shutil.copy(cluster.broker.log_path, tmp_path)
-    cluster.close()
+    with cluster_with_short_hours(CONFIG, tmp_path) as cluster:
+        yield cluster
 
 
 @pytest.mark.parametrize(

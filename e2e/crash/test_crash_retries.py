@@ -59,7 +59,7 @@ def _run(cluster: Cluster, crash: crashes.Crash) -> RetryVerdict:
     cluster.start()
     load = RetryLoad(cluster.listen_port, MESSAGES)
     load.start()
-    assert load.begun.wait(LIMIT_S), "the messages were not stored in time"
+    assert load.filled.wait(LIMIT_S), "the messages were not stored in time"
     crash()
     load.join(LIMIT_S)
     assert not load.is_alive(), "not everything was sent back in time"

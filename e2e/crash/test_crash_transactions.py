@@ -94,7 +94,7 @@ def _settle(cluster: Cluster, load: TransactionLoad, crash: crashes.Crash = lamb
     """Run the load with a crash until every transaction has ended; stop the broker, return what a new group read."""
     load.start()
     crash()
-    assert load.sent.wait(LIMIT_S), "not every half message was sent in time"
+    assert load.filled.wait(LIMIT_S), "not every half message was sent in time"
     crashes.wait_until(
         lambda: load.error is not None or _is_settled(cluster.store_path), "not every transaction ended", LIMIT_S
     )

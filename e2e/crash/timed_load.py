@@ -15,11 +15,12 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from crash.load_thread import LoadThread
 from delaymq.message.properties import encode_properties
 from delaymq.protocol.batch import BatchMessage, encode_batch
 from delaymq.protocol.codes import RequestCode, ResponseCode
 from delaymq.protocol.command import Command, request_command
-from delaymq.transport import RemotingConnection, TransportError, connect
+from delaymq.transport import RemotingConnection, TransportError
 
 TOPIC, QUEUES = "TimedTopic", 4
 WORKERS = 4
@@ -40,8 +41,6 @@ CHANGED_SHARE = 0.5
 MOVED_MS = 4_000
 """Maximum delay of a move, counted from then."""
 TIMEOUT_MS = 5_000
-RECONNECT_LIMIT_S = 90.0
-"""Longer than any restart on a busy machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,17 +78,13 @@ class Sent:
     """Requested changes of messages that were acknowledged, in order."""
 
 
-class TimedLoad(threading.Thread):
+class TimedLoad(LoadThread):
     """Sends in its own thread until `stop`; `sent` may be read when it has ended."""
 
     def __init__(self, port: int, seed: int, count: int, stretch: float) -> None:
         """Send `count` messages first. `stretch` is a factor of the durations and due times of these."""
-        super().__init__(name="timed-load", daemon=True)
+        super().__init__("timed-load", port)
         self.sent = Sent()
-        self.filled = threading.Event()
-        """Set when the first messages were sent."""
-        self.error: BaseException | None = None
-        self._port = port
         self._count = count
         self._stretch = stretch
         self._random = random.Random(seed)
@@ -101,14 +96,6 @@ class TimedLoad(threading.Thread):
     def stop(self) -> None:
         """Stop the stream."""
         self._stopping.set()
-
-    def run(self) -> None:
-        try:
-            asyncio.run(self._run())
-        except BaseException as error:
-            self.error = error
-        finally:
-            self.filled.set()
 
     async def _run(self) -> None:
         start_ms = _now_ms()
@@ -204,16 +191,6 @@ class TimedLoad(threading.Thread):
         assert answer.code == 0, answer.remark
         self.sent.acknowledged.update(requests)
         return connection
-
-    async def _connect(self) -> RemotingConnection:
-        deadline = time.monotonic() + RECONNECT_LIMIT_S
-        while True:
-            try:
-                return await connect("127.0.0.1", self._port)
-            except TransportError:
-                if time.monotonic() > deadline:
-                    raise
-                await asyncio.sleep(0.05)
 
 
 def _single(sent: tuple[str, Request]) -> Command:

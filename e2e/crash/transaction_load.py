@@ -13,11 +13,12 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from crash.load_thread import LoadThread
 from delaymq.message.properties import format_properties
 from delaymq.protocol.bodies import HeartbeatData, ProducerData
 from delaymq.protocol.codes import RequestCode
 from delaymq.protocol.command import Command, request_command
-from delaymq.transport import RemotingConnection, TransportError, connect
+from delaymq.transport import RemotingConnection, TransportError
 
 TOPIC, GROUP = "PaidTopic", "payers"
 QUEUES = 4
@@ -25,8 +26,6 @@ WORKERS = 8
 TRANSACTIONS_PER_SECOND = 400
 COMMIT, ROLLBACK = 8, 12
 TIMEOUT_MS = 5_000
-RECONNECT_LIMIT_S = 90.0
-"""Longer than any restart on a busy machine."""
 
 
 @dataclass
@@ -66,39 +65,27 @@ def timed_properties(key: str) -> dict[str, str]:
     return {"TIMER_DELIVER_MS": str(int(time.time() * 1000) + 2500)} if form == 2 else {}
 
 
-class TransactionLoad(threading.Thread):
+class TransactionLoad(LoadThread):
     """Sends in its own thread until `stop`; `told` may be read when it has ended."""
 
     def __init__(self, port: int, count: int, per_second: int = TRANSACTIONS_PER_SECOND) -> None:
-        super().__init__(name="transaction-load", daemon=True)
-        self._port = port
+        super().__init__("transaction-load", port)
         self._count = count
         self._per_second = per_second
         self._stopping = threading.Event()
         self.told = Told()
-        self.sent = threading.Event()
-        """Set once every half message was sent."""
-        self.error: BaseException | None = None
         self._ending: set[asyncio.Task[None]] = set()
 
     def stop(self) -> None:
         """Stop the thread; until then it responds to checks."""
         self._stopping.set()
 
-    def run(self) -> None:
-        try:
-            asyncio.run(self._run())
-        except BaseException as error:
-            self.error = error
-        finally:
-            self.sent.set()
-
     async def _run(self) -> None:
         answering = asyncio.create_task(self._answer())
         keys = iter([f"K{number:06d}" for number in range(self._count)])
         began = time.monotonic()
         await asyncio.gather(*(self._produce(keys, began, worker) for worker in range(WORKERS)))
-        self.sent.set()
+        self.filled.set()
         while not self._stopping.is_set():
             if answering.done():
                 answering.result()
@@ -162,16 +149,6 @@ class TransactionLoad(threading.Thread):
         with contextlib.suppress(TransportError):
             place = fields["tranStateTableOffset"], fields["commitLogOffset"]
             await self._end(connection, fields["msgId"], *place, from_check=True)
-
-    async def _connect(self, on_commands: object = None) -> RemotingConnection:
-        deadline = time.monotonic() + RECONNECT_LIMIT_S
-        while True:
-            try:
-                return await connect("127.0.0.1", self._port, on_commands)  # type: ignore[arg-type]
-            except TransportError:
-                if time.monotonic() > deadline:
-                    raise
-                await asyncio.sleep(0.05)
 
 
 def _half(key: str) -> Command:
