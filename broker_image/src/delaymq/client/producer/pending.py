@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import datetime
 from functools import partial
@@ -12,14 +11,8 @@ import msgspec
 
 from delaymq.client.core.client import Client
 from delaymq.client.due_times import due_in_ms
-from delaymq.client.errors import (
-    AnswerTimeoutError,
-    BadAnswerError,
-    ClientError,
-    NoSuchDelayError,
-    RefusedError,
-    UnreachableError,
-)
+from delaymq.client.errors import BadAnswerError, NoSuchDelayError, RefusedError
+from delaymq.client.producer.all_brokers import from_all
 from delaymq.message import names
 from delaymq.protocol.codes import RequestCode, ResponseCode
 from delaymq.protocol.command import request_command
@@ -113,21 +106,10 @@ class PendingLists:
         """
         route = await self._client.route(topic)
         places = [(name, address) for name in sorted(route.brokers) if (address := route.master(name)) is not None]
-        results = await asyncio.gather(*(read(*place) for place in places), return_exceptions=True)
-        lost: list[ClientError] = []
-        missing: list[str] = []
-        found: list[T] = []
-        for (name, _), result in zip(places, results, strict=True):
-            if isinstance(result, UnreachableError | AnswerTimeoutError):
-                lost.append(result)
-                missing.append(name)
-            elif isinstance(result, BaseException):
-                raise result
-            else:
-                found.append(result)
+        found, lost = await from_all({name: read(name, address) for name, address in places})
         if lost and not found:
-            raise lost[0]
-        return found, tuple(missing)
+            raise next(iter(lost.values()))
+        return found, tuple(lost)
 
     async def _first(
         self, query: ListPendingMessagesRequestHeader, limit: int, name: str, address: str

@@ -13,7 +13,6 @@ from delaymq.client.core.client import Client
 from delaymq.client.core.routes import Route, queue_for_key
 from delaymq.client.due_times import Delay, Schedule, delay_in_ms, due_in_ms
 from delaymq.client.errors import (
-    AnswerTimeoutError,
     BadAnswerError,
     ClientError,
     NotPendingError,
@@ -23,6 +22,7 @@ from delaymq.client.errors import (
 )
 from delaymq.client.messages import SendResult, properties_text
 from delaymq.client.options import ProducerOptions
+from delaymq.client.producer.all_brokers import from_all
 from delaymq.client.sending.requests import request_of
 from delaymq.message import names
 from delaymq.message.errors import IllegalMessageError
@@ -99,22 +99,16 @@ class DelayChanges:
             properties |= dict([schedule.timer_property])
         client, text = self._client, properties_text(properties)
         route = client.known_route(topic) or await client.route_to_send(topic, self._options.new_topic_queues)
-        places = list(_in_order(route, None, None))
-        results = await asyncio.gather(*(self._ask_for_group(*each, text) for each in places), return_exceptions=True)
-        failures = [each for each in results if isinstance(each, BaseException)]
-        done = [each for each in results if isinstance(each, Changed)]
-        lost = [each for each in failures if isinstance(each, UnreachableError | AnswerTimeoutError)]
-        for failure in failures:
-            if failure not in lost:
-                raise failure
+        places = _in_order(route, None, None)
+        done, lost = await from_all({queue.broker_name: self._ask_for_group(queue, at, text) for queue, at in places})
         if not done and lost:
-            raise SendError(topic, 1, lost[0]) from lost[0]
-        answered = {each.broker_name for each in done}
+            first = next(iter(lost.values()))
+            raise SendError(topic, 1, first) from first
         return Changed(
             broker_name="",
             messages=sum(each.messages for each in done),
             due_ms=max((each.due_ms for each in done if each.due_ms is not None), default=None),
-            missing=tuple(queue.broker_name for queue, _ in places if queue.broker_name not in answered),
+            missing=tuple(lost),
         )
 
     async def _ask_for_group(self, queue: MessageQueue, address: str, text: str) -> Changed:
