@@ -30,8 +30,6 @@ from delaymq.store.errors import (
 from delaymq.store.segments import Segment, SegmentFolder
 
 _NOTHING_MAPPED: Final = mmap.mmap(-1, 1)
-
-
 _MOST_RECORDS_BYTES: Final = 1_024
 """Size of most delayed records, which a single read returns."""
 MARKS_SHARE: Final = 32

@@ -9,7 +9,7 @@ from collections import Counter, deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
 from delaymq.blocking_steps import BlockingSteps
 from delaymq.protocol.codes import ResponseCode
@@ -27,12 +27,13 @@ MAX_WAITING_BYTES: Final = 16 << 20
 """Memory limit of waiting requests; a single request is always accepted."""
 
 Work = Callable[[], None]
+T = TypeVar("T")
 
 
 class Guarded(Protocol):
     """Runs a function for a request code, and converts its exceptions to a response."""
 
-    def __call__(self, code: int, run: Callable[[], Work | Response], /) -> Work | Response: ...
+    def __call__(self, code: int, run: Callable[[], T], /) -> T | Response: ...
 
 
 class FileWriter:

@@ -12,6 +12,7 @@ from delaymq.broker.requests.results import Listing
 from delaymq.protocol.codes import ResponseCode
 from delaymq.protocol.command import Command, Response
 from delaymq.server.requests.client_session import ClientSession
+from delaymq.server.requests.file_writes import Guarded
 from delaymq.server.requests.replies import reply
 
 MAX_LISTINGS: Final = 16
@@ -24,12 +25,6 @@ class Pages(Protocol):
 
     async def page(self, fields: dict[str, str], /) -> Response: ...
     async def close(self) -> None: ...
-
-
-class Guarded(Protocol):
-    """Runs a function for a request code, and converts its exceptions to a response."""
-
-    def __call__(self, code: int, run: Callable[[], Response], /) -> Response: ...
 
 
 class Listings:
