@@ -398,21 +398,22 @@ class IndexModel:
                 entry for entry in self._pending.values() if is_all or self._names_of[entry.identity][0] == topic
             )
             width_ms, until_ms = self._random.choice((1, 7, 60)), self._random.choice((None, self._now_ms + 40))
+            begin, end = FIRST_KEY, END_KEY
+            if expected and self._random.random() < 0.5:
+                begin, end = (self._random.choice(expected)[:2] for _ in range(2))
+            within = [entry for entry in expected if begin <= entry[:2] < end]
             buckets, counted = (Buckets(self._now_ms, width_ms, 6, until_ms) for _ in range(2))
-            for entry in expected:
+            for entry in within:
                 counted.add(entry.due_ms)
-            for _ in count_by_due(self.index, partitions, buckets):
+            for _ in count_by_due(self.index, partitions, buckets, begin, end):
                 continue
             if buckets.counts != counted.counts:
                 raise ModelError(f"counts by due time are {buckets.counts} instead of {counted.counts}")
             count = self._random.choice((1, 3, 1_000))
             found: list[Pending] = []
-            begin, end = FIRST_KEY, END_KEY
-            if expected and self._random.random() < 0.5:
-                begin, end = (self._random.choice(expected)[:2] for _ in range(2))
             for _ in find_first(self.index, partitions, count, found, begin, end):
                 continue
-            within = [entry for entry in expected if begin <= entry[:2] < end][:count]
+            del within[count:]
             if not all(map(self._is_same, found, within)) or len(found) != len(within):
                 raise ModelError(f"the first {count} messages from {begin} to {end} are {found} instead of {within}")
             self._check_group(topic, begin, end, count)

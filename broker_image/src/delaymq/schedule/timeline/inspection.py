@@ -9,7 +9,8 @@ from __future__ import annotations
 import sys
 from array import array
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from heapq import merge, nsmallest
+from heapq import heappop, heappush, merge
+from operator import itemgetter
 from typing import Final, NamedTuple, TypeAlias
 
 from delaymq.schedule.buckets import DueCounts
@@ -32,6 +33,8 @@ enough there."""
 _READ_ENTRIES: Final = 2_048
 """Up to this many entries are read and searched in memory."""
 _ROWS_AT_ONCE: Final = 64
+_KEPT_CONTENTS: Final = 64
+"""Partitions of which a search for the first messages keeps the contents; those of others are read again."""
 _NUMBERS: Final = ENTRY_BYTES // 8
 """Numbers of 8 bytes in a packed entry; the second one is the identity, and the third one the record."""
 
@@ -117,19 +120,24 @@ def latest_due_times(timeline: Timeline, partitions: Iterable[int]) -> Iterator[
         yield max(dues, default=None)
 
 
-def count_by_due(timeline: Timeline, partitions: Iterable[int], buckets: DueCounts) -> Iterator[None]:
+def count_by_due(
+    timeline: Timeline, partitions: Iterable[int], buckets: DueCounts, begin: Key = FIRST_KEY, end: Key = END_KEY
+) -> Iterator[None]:
     """Count the pending messages of partitions in short steps, by bisection. OSError, TimelineDamagedError.
 
-    The first due time of a bucket may be that of a message that has ended.
+    Only messages with keys from `begin` to before `end` are counted. The first due time of a bucket may be that of a
+    message that has ended.
     """
-    return count_each_by_due(timeline, ((partition, buckets) for partition in partitions))
+    return count_each_by_due(timeline, ((partition, buckets) for partition in partitions), begin, end)
 
 
-def count_each_by_due(timeline: Timeline, counts: Iterable[tuple[int, DueCounts]]) -> Iterator[None]:
+def count_each_by_due(
+    timeline: Timeline, counts: Iterable[tuple[int, DueCounts]], begin: Key = FIRST_KEY, end: Key = END_KEY
+) -> Iterator[None]:
     """Count the pending messages of each partition with counts of its own, like `count_by_due`."""
     reader = _Reader(timeline)
     for partition, buckets in counts:
-        contents = reader.read(partition)
+        contents = _between(reader.read(partition), begin, end)
         for entry in contents.held:
             buckets.add(entry.due_ms)
         yield
@@ -229,22 +237,35 @@ def find_first(
     of due times.
     """
     reader = _Reader(timeline)
+    waiting: list[tuple[Key, int, _Contents | None]] = []
     for partition in partitions:
-        contents = _from_key(reader.read(partition), begin)
-        # The Nth best message so far makes most partitions irrelevant: only their first keys are read.
-        limit = min(found[-1][:2], end) if len(found) >= count else end
-        if _first_key(contents, limit) < limit:
-            here: list[Pending] = []
-            for entry in _in_order(contents):
-                if entry is None:
-                    yield
-                elif entry[:2] >= limit:
-                    break
-                else:
-                    here.append(entry)
-                    if len(here) >= count:
-                        break
-            found[:] = nsmallest(count, [*found, *here])
+        contents = _between(reader.read(partition), begin, END_KEY)
+        if (first := _first_key(contents, end)) < end:
+            waiting.append((first, partition, contents if len(waiting) < _KEPT_CONTENTS else None))
+        yield
+    waiting.sort(key=itemgetter(0, 1), reverse=True)
+    heads: list[tuple[Pending, Iterator[Pending | None]]] = []
+    while len(found) < count:
+        while waiting and (not heads or waiting[-1][0] <= heads[0][0][:2]):
+            _, partition, kept = waiting.pop()
+            yield from _advance(heads, _in_order(kept or _between(reader.read(partition), begin, END_KEY)))
+        if not heads or heads[0][0][:2] >= end:
+            break
+        entry, rest = heappop(heads)
+        found.append(entry)
+        yield from _advance(heads, rest)
+        if len(found) % _ROWS_AT_ONCE == 0:
+            yield
+
+
+def _advance(
+    heads: list[tuple[Pending, Iterator[Pending | None]]], messages: Iterator[Pending | None]
+) -> Iterator[None]:
+    """Add the next one of the messages of a partition to the heap."""
+    for entry in messages:
+        if entry is not None:
+            heappush(heads, (entry, messages))
+            return
         yield
 
 
@@ -314,12 +335,19 @@ def _all(timeline: Timeline) -> Iterator[Pending]:
         yield from (entry for entry in _in_order(reader.read(partition)) if entry is not None)
 
 
-def _from_key(contents: _Contents, begin: Key) -> _Contents:
-    """Return the contents without the entries before a key."""
-    if begin == FIRST_KEY:
+def _between(contents: _Contents, begin: Key, end: Key) -> _Contents:
+    """Return the entries of the contents with keys from `begin` to before `end`."""
+    if (begin, end) == (FIRST_KEY, END_KEY):
         return contents
-    ranges = [Range(run, run.find(first, end, begin), end) for run, first, end in contents.ranges]
-    return contents._replace(ranges=ranges, held=[entry for entry in contents.held if entry[:2] >= begin])
+    ranges = []
+    for run, first, after in contents.ranges:
+        at = first if begin == FIRST_KEY else run.find(first, after, begin)
+        ranges.append(Range(run, at, _find(run, at, after, end)))
+    return contents._replace(
+        ranges=ranges,
+        held=[entry for entry in contents.held if begin <= entry[:2] < end],
+        ended=[key for key in contents.ended if begin <= key < end],
+    )
 
 
 def _first_key(contents: _Contents, default: Key) -> Key:

@@ -122,7 +122,7 @@ class Selection:
             return sum(each.messages for each in (await self.by_level()).values())
         until_ms = None if end == END_KEY else end[0]
         buckets = Buckets(begin[0], ANY_WIDTH_MS, 1, until_ms)
-        await self.count_by_due(buckets)
+        await self.count_by_due(buckets, begin, end)
         return sum(buckets.counts[1 : buckets.rest + 1])
 
     async def next_due_by_topic(self, partitions: list[int]) -> dict[str, int]:
@@ -140,8 +140,8 @@ class Selection:
             await slices.yield_if_due()
         return latest_ms
 
-    async def count_by_due(self, buckets: DueCounts) -> None:
-        """Add them to `buckets`."""
+    async def count_by_due(self, buckets: DueCounts, begin: Key = FIRST_KEY, end: Key = END_KEY) -> None:
+        """Add those with keys from `begin` to before `end` to `buckets`."""
         slices = TimeSlices()
-        for _ in count_by_due(self._timeline, self.partitions(), buckets):
+        for _ in count_by_due(self._timeline, self.partitions(), buckets, begin, end):
             await slices.yield_if_due()
