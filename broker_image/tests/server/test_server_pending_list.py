@@ -7,7 +7,9 @@ from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
 import pytest
+from delaymq.schedule.timeline import Pending
 from delaymq.server.api.messages import pending_list
+from delaymq.server.api.messages.selection import Selection
 from delaymq_testing.asked_api import Asked, asked
 from delaymq_testing.repetitions import SEED
 from delaymq_testing.running_server import run
@@ -242,5 +244,44 @@ def test_cancelled_message_with_a_level_is_shown_as_cancelled(tmp_path: Path) ->
                 assert (row["state"], row["keys"], row["bytes"]) == ("cancelled", ["k"], 8)
             details = await api.get(f"messages/{sent['messageId']}?topic=Orders")
             assert (details["state"], details["body"]["text"]) == ("cancelled", "the body")
+
+    run(scenario)
+
+
+def test_tag_is_compared_with_properties_only_and_also_in_large_messages(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with asked(tmp_path, message_delay_level=LEVELS) as api:
+            bodies = [("red", "m"), ("red", "m" * 200_000), ("reddish", "m"), ("", "TAGS\x01red\x02"), ("röt", "m")]
+            for tag, body in bodies:
+                tags = {"tags": tag} if tag else {}
+                await api.post("topics/Orders/messages", {"body": body, "delayLevel": 1, **tags})
+            for tag, expected in (("red", [1, 200_000]), ("reddish", [1]), ("röt", [1]), ("r", []), ("red\x02", [])):
+                _, [page] = await pages(api, tag=tag)
+                assert [row["bytes"] for row in page["messages"]] == expected, tag
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("tag", [None, "red"])
+def test_message_that_is_carried_forward_meanwhile_is_listed(
+    tmp_path: Path, tag: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = Selection.first
+
+    async def with_former_records(*arguments: Any) -> list[Pending]:
+        # As if the segments of the records had been deleted before they are read.
+        return [entry._replace(record=-1) for entry in await first(*arguments)]
+
+    monkeypatch.setattr(Selection, "first", with_former_records)
+
+    async def scenario() -> None:
+        async with asked(tmp_path, message_delay_level=LEVELS) as api:
+            for number in range(6):
+                body = {"body": "m", "delayLevel": 1, "keys": [f"{number}"], "tags": ("red", "blue")[number % 2]}
+                await api.post("topics/Orders/messages", body)
+            query = {} if tag is None else {"tag": tag}
+            _, [page] = await pages(api, **query)
+            expected = range(6) if tag is None else range(0, 6, 2)
+            assert [row["keys"] for row in page["messages"]] == [[f"{number}"] for number in expected]
 
     run(scenario)

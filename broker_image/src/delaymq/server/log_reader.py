@@ -4,6 +4,7 @@ Files are opened for each task, because the store may close its own. Only the be
 """
 
 import os
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -69,7 +70,26 @@ class LogFiles:
     def records(self, offsets: list[int]) -> list[ReadRecord | None]:
         """Return the valid records at these physical offsets; None where there is none."""
         with _Segments(self._folder) as segments:
+            self._begin_reading(segments, ((offset, _PAGE_BYTES) for offset in offsets))
             return [self._record(segments, offset) for offset in offsets]
+
+    def containing(
+        self, places: Sequence[tuple[int, int]], texts: Sequence[bytes]
+    ) -> list[tuple[int, ReadRecord | None]]:
+        """Return the records that contain all of `texts`, each with its position in `places`; None if none is valid.
+
+        `places` are physical offsets and sizes. Only the records that contain the texts are decoded. Large ones are
+        returned whatever they contain.
+        """
+        found: list[tuple[int, ReadRecord | None]] = []
+        with _Segments(self._folder) as segments:
+            self._begin_reading(segments, places)
+            for number, (offset, size) in enumerate(places):
+                place = self._place(segments, offset) if texts and size <= _WHOLE_BYTES else None
+                data = os.pread(place[0], size, place[1]) if place is not None else b""
+                if not data or all(text in data for text in texts):
+                    found.append((number, self._record(segments, offset)))
+        return found
 
     def whole(self, offset: int) -> Record | None:
         """Return one record with its complete body; None if there is none."""
@@ -81,6 +101,12 @@ class LogFiles:
         """Return the store times of the records at these physical offsets, reading only their headers."""
         with _Segments(self._folder) as segments:
             return [self._store_time_ms(segments, offset) for offset in offsets]
+
+    def _begin_reading(self, segments: "_Segments", places: Iterable[tuple[int, int]]) -> None:
+        """Let the kernel read all places concurrently, if they are not in memory."""
+        for offset, size in places:
+            if (place := self._place(segments, offset)) is not None:
+                os.posix_fadvise(*place, min(size, _WHOLE_BYTES), os.POSIX_FADV_WILLNEED)
 
     def _place(self, segments: "_Segments", offset: int) -> tuple[int, int] | None:
         if not self._first <= offset < self._end:
