@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, TypeAlias
 
 from delaymq.broker.delivery.level_entries import carried_from, find_held
@@ -67,10 +67,12 @@ class Lookup:
         except OSError as error:
             raise KeysUnknownError(f"the index of keys cannot be read: {error}") from error
 
-    def with_unique_id(self, topic: str, unique_id: str) -> list[ParsedRecord]:
+    def with_unique_id(
+        self, topic: str, unique_id: str, of_topics: Sequence[str] = (names.TIMER_TOPIC, names.SCHEDULE_TOPIC)
+    ) -> list[ParsedRecord]:
         """Return the records of delayed messages of a topic with this unique id, the newest first. KeysUnknownError."""
         found: list[ParsedRecord] = []
-        for delayed in (names.TIMER_TOPIC, names.SCHEDULE_TOPIC):
+        for delayed in of_topics:
             for record in self.records(delayed, unique_id):
                 properties = record.properties
                 if properties.get(names.UNIQUE_KEY) == unique_id and properties.get(names.REAL_TOPIC) == topic:
@@ -99,13 +101,22 @@ class Lookup:
 
         KeysUnknownError, OSError, TimelineDamagedError.
         """
+        partitions = self._timeline.partitions
+        if partitions.messages == partitions.of_level(0).messages:  # no message with a delay level is pending
+            records = self.with_unique_id(topic, unique_id, (names.TIMER_TOPIC,))
+            if found := self._pending_in_any(records):
+                return found, records[0][0]
         records = self.with_unique_id(topic, unique_id)
+        return self._pending_in_any(records), records[0][0] if records else None
+
+    def _pending_in_any(self, records: list[ParsedRecord]) -> list[Found]:
+        """Return the pending messages that records hold, each once."""
         found: dict[int, Found] = {}
         for record, properties in records:
             pending = self.pending_in(record, properties)
             if pending is not None:
                 found.setdefault(pending.identity, Found(record, pending, properties))
-        return list(found.values()), records[0][0] if records else None
+        return list(found.values())
 
     def pending_by_key(self, topic: str, key: str) -> tuple[list[Found], Record | None]:
         """Return the pending message with a DELAY_KEY, if any, and the newest record with it. Errors as above."""
