@@ -21,7 +21,7 @@ SAVED_AS = re.compile(r"`([\w.-]+)`:$")
 VARYING = (
     r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}[+-]\d\d:\d\d",
     r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}",
-    r"\d\d:\d\d:\d\d(?:\.\d{3})?",
+    r"(?:\d\d:\d\d:\d\d(?:\.\d{3})?|\d{4}-\d\d-\d\d \d\d:\d\d)",
     r"[0-9A-F]{32}",
     r"\b\d{13}\b",
     r"[\d.]+ m?s\b",
@@ -29,7 +29,7 @@ VARYING = (
     r"broker-a, queue \d+",
     r"recall handle [\w+/=-]+",
 )
-"""Values that vary between runs: times, IDs, durations, chosen queues, recall handles."""
+"""Values that vary between runs: times, with a date if it is another day, IDs, durations, queues, recall handles."""
 COUNT = r"\b\d+\b"
 """Values that vary when the page is followed twice: counts of messages, dead letters and so on."""
 PATIENCE = ("producer.start();", "producer.setSendMsgTimeout(15_000); producer.start();")
