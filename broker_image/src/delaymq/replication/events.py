@@ -1,0 +1,123 @@
+"""Input of a member: events and orders."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, TypeAlias
+
+from delaymq.replication.messages import Message
+from delaymq.replication.model import Note, Record
+
+
+class Tick(NamedTuple):
+    """Passage of time, at least every 100 ms."""
+
+
+class Received(NamedTuple):
+    """A message of an authenticated member."""
+
+    sender: str
+    message: Message
+
+
+class ConnectionLost(NamedTuple):
+    """End of the connection with a member."""
+
+    member: str
+
+
+class RegisterRead(NamedTuple):
+    """Result of a linearizable read. Versions are compared for equality only."""
+
+    request: int
+    version: str
+    record: Record
+
+
+class RegisterWritten(NamedTuple):
+    """The write took place."""
+
+    request: int
+    version: str
+
+
+class RegisterConflict(NamedTuple):
+    """The write did not and will not take place. Adapters must not repeat writes, or this would not be certain."""
+
+    request: int
+
+
+class RegisterFailed(NamedTuple):
+    """A read failed, or it is not known whether a write takes place."""
+
+    request: int
+
+
+class Appended(NamedTuple):
+    """The log ends at `end`: after AppendRaw, or after appends of the master itself."""
+
+    end: int
+
+
+class Flushed(NamedTuple):
+    """The log up to `end` is on disk."""
+
+    end: int
+
+
+class CutDone(NamedTuple):
+    """CutTo is complete and on disk."""
+
+
+class Persisted(NamedTuple):
+    """PersistEpochs or PersistNote with this number is on disk."""
+
+    number: int
+
+
+class SwitchOver(NamedTuple):
+    """Order to the master of `epoch`: let `target` take over."""
+
+    target: str
+    epoch: int
+
+
+class Promote(NamedTuple):
+    """Order to a member: take over from `epoch` although confirmed messages may be lost."""
+
+    epoch: int
+
+
+class PrepareDetach(NamedTuple):
+    """Order to a member: record that it is no candidate until it has caught up. The result is ReadyToDetach."""
+
+    epoch: int
+
+
+class Detach(NamedTuple):
+    """Order to the master of `epoch`: do not wait for `member` any more.
+
+    The proof is the note that the member recorded in this epoch (`note`), or the incarnation of the member that was
+    deleted together with its volume (`deleted`).
+    """
+
+    member: str
+    epoch: int
+    note: Note | None = None
+    deleted: int = 0
+
+
+Order: TypeAlias = SwitchOver | Promote | PrepareDetach | Detach
+Event: TypeAlias = (
+    Tick
+    | Received
+    | ConnectionLost
+    | RegisterRead
+    | RegisterWritten
+    | RegisterConflict
+    | RegisterFailed
+    | Appended
+    | Flushed
+    | CutDone
+    | Persisted
+    | Order
+)

@@ -1,0 +1,194 @@
+"""The part of a replica: it compares its log with the master's, cuts what diverges, appends, and acknowledges."""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+
+from delaymq.replication.effects import AppendRaw, CutTo, Send
+from delaymq.replication.history import consistent_end, trimmed
+from delaymq.replication.local import Local
+from delaymq.replication.messages import Accept, Ack, Follow, Frame
+from delaymq.replication.model import Acknowledge
+
+
+class Stage(Enum):
+    """Stages of a session, in their order."""
+
+    NONE = auto()
+    ASKED = auto()
+    CUTTING = auto()
+    PERSISTING = auto()
+    LIVE = auto()
+
+
+class Following:
+    """Session with a master, if any, and the appends that are in progress."""
+
+    def __init__(self, local: Local) -> None:
+        self._local = local
+        self.stage = Stage.NONE
+        self.master = ""
+        self.epoch = 0
+        self.session = 0
+        self.lost_ms = 0
+        """Time since when the master of the last session has been silent."""
+        self._started_ms = 0
+        self._heard_ms = 0
+        self._accepted: Accept | None = None
+        self._cut_to = -1
+        """Offset of a cut in progress, which continues when the session ends; otherwise -1."""
+        self._persisting = 0
+        self._expected = local.log.end
+        """Offset of the next byte to append, after the appends in progress."""
+        self._confirmed = 0
+        self._counted_at = -1
+        """Offset that was confirmed when the master last stated that it counts this member; otherwise -1."""
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the end of the log is final until the next event: nothing is being appended or cut."""
+        return self._cut_to < 0 and self._expected == self._local.log.end
+
+    def follow(self, master: str, epoch: int) -> None:
+        """Begin a session, in place of the current one."""
+        local = self._local
+        self.stage, self.master, self.epoch = Stage.ASKED, master, epoch
+        self.session = local.next_serial()
+        self._started_ms = local.now_ms
+        self._counted_at = -1
+        self._confirmed = 0
+        note = local.log.note.serial if local.log.note else 0
+        local.emit(Send(master, Follow(epoch, self.session, local.incarnation, local.log.store_id, note)))
+
+    def leave(self) -> None:
+        """End the session: nothing is acknowledged any more."""
+        if self.is_connected:
+            self.lost_ms = self._heard_ms
+        self.stage = Stage.NONE
+
+    def tick(self, master: str, epoch: int) -> None:
+        """Follow the master of the epoch, and leave a silent one."""
+        now_ms, settings = self._local.now_ms, self._local.settings
+        if self.stage is not Stage.NONE and (self.master, self.epoch) != (master, epoch):
+            self.leave()
+        if self.stage is Stage.LIVE and now_ms - self._heard_ms >= settings.replica_timeout_ms:
+            self.leave()
+        unanswered = self.stage is Stage.ASKED and now_ms - self._started_ms >= settings.retry_ms
+        idle = self.stage is Stage.NONE and now_ms - self._started_ms >= settings.retry_ms
+        if master and self.is_settled and (unanswered or idle):
+            self.follow(master, epoch)
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether the master answered in this session."""
+        return self.stage in (Stage.CUTTING, Stage.PERSISTING, Stage.LIVE)
+
+    # Beginning
+
+    def on_accept(self, sender: str, accept: Accept) -> str:
+        """Cut what diverges. Returns the reason why this member must not follow; empty if there is none."""
+        if self.stage is not Stage.ASKED or not self._is_current(sender, accept) or not self.is_settled:
+            return ""
+        log = self._local.log
+        if log.end > 0 and log.store_id != accept.store_id:
+            return (
+                f"the log belongs to store {log.store_id}, and that of the master {sender} to {accept.store_id}: "
+                "attach the right volume, or delete this one to let the replica start from an empty volume"
+            )
+        point = consistent_end(log.history, log.end, accept.history, accept.end)
+        if point < log.confirmed:
+            return (
+                f"the log of the master {sender} agrees with this one up to {point} only, and {log.confirmed} was "
+                "confirmed: promote this member if its messages are needed, or delete its volume"
+            )
+        self._accepted = accept
+        self._heard_ms = self._local.now_ms
+        if point < log.end:
+            self.stage = Stage.CUTTING
+            self._cut_to = point
+            self._local.emit(CutTo(point))
+        else:
+            self._persist(accept)
+        return ""
+
+    def on_cut_done(self) -> None:
+        """Adopt the end of the log, and the master's epochs if the session still exists."""
+        log, point = self._local.log, self._cut_to
+        log.end = self._expected = point
+        log.flushed = min(log.flushed, point)
+        log.history = trimmed(log.history, point)
+        self._cut_to = -1
+        if self.stage is Stage.CUTTING and self._accepted is not None:
+            self._persist(self._accepted)
+
+    def _persist(self, accept: Accept) -> None:
+        self.stage = Stage.PERSISTING
+        self._persisting = self._local.persist_epochs(accept.store_id, accept.history)
+
+    def on_persisted(self, number: int) -> None:
+        """Begin to receive bytes: the epochs to which they belong are on disk."""
+        if self.stage is Stage.PERSISTING and number == self._persisting and self._accepted is not None:
+            log = self._local.log
+            log.store_id, log.history = self._accepted.store_id, self._accepted.history
+            self.stage = Stage.LIVE
+            self._heard_ms = self._local.now_ms
+            self.acknowledge()
+
+    # Bytes
+
+    def on_frame(self, sender: str, frame: Frame) -> None:
+        """Append the bytes that continue the log, and respond to others and to heartbeats."""
+        if self.stage is not Stage.LIVE or not self._is_current(sender, frame):
+            return
+        self._heard_ms = self._local.now_ms
+        self._confirmed = max(self._confirmed, frame.confirmed)
+        self._counted_at = frame.confirmed if frame.counted else -1
+        if frame.data and frame.start == self._expected:
+            self._expected += len(frame.data)
+            self._local.emit(AppendRaw(frame.start, frame.data))
+        else:
+            self.acknowledge(frame.start)
+        self._advance()
+
+    def on_appended(self, end: int) -> None:
+        """Acknowledge appended bytes."""
+        log = self._local.log
+        log.end = end
+        if self.stage is Stage.LIVE:
+            self._advance()
+            self.acknowledge()
+        elif self._cut_to < 0:
+            self._expected = max(self._expected, end)
+
+    def on_flushed(self) -> None:
+        """Acknowledge flushed bytes, if these count."""
+        if self.stage is Stage.LIVE and self._local.settings.acknowledge is Acknowledge.FLUSHED:
+            self._advance()
+            self.acknowledge()
+
+    def acknowledge(self, expected: int = 0) -> None:
+        """Report what this member has."""
+        ack = Ack(self.epoch, self.session, self._expected, self._local.acknowledged, expected)
+        self._local.emit(Send(self.master, ack))
+
+    def _advance(self) -> None:
+        """Raise the confirmed offset, and clear the note of a member that has caught up.
+
+        Everything confirmed before the epoch lies before its start. What is confirmed in the epoch while the master
+        counts this member is in its log.
+        """
+        log = self._local.log
+        if self.stage is not Stage.LIVE:
+            return
+        self._local.confirm(min(self._confirmed, log.end))
+        start = log.history[-1].start
+        if log.note and self._counted_at >= 0 and self._local.acknowledged >= max(self._counted_at, start):
+            self._local.persist_note(None)
+
+    def _is_current(self, sender: str, message: Accept | Frame) -> bool:
+        """Whether a message belongs to the session, and no higher epoch is known."""
+        return (
+            sender == self.master
+            and message.session == self.session
+            and message.epoch == self.epoch == self._local.epoch
+        )

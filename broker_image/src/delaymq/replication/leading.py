@@ -1,0 +1,242 @@
+"""The part of a master: sessions of replicas, the confirmed offset, the in-sync set, and switchovers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from delaymq.replication.effects import Disconnect, HoldAppends, Send, SendLog
+from delaymq.replication.events import Detach
+from delaymq.replication.local import Local
+from delaymq.replication.messages import Accept, Ack, Follow, HandOver
+from delaymq.replication.model import Record, SendAnswer
+from delaymq.replication.register import RegisterView
+
+
+@dataclass(slots=True)
+class Peer:
+    """A replica, as the master sees it. Offsets are of its current session."""
+
+    caught_up_ms: int
+    """Newest time at which the replica is known to have had everything."""
+    session: int = 0
+    """0 without a session."""
+    incarnation: int = 0
+    note: int = 0
+    heard_ms: int = 0
+    acknowledged: int = 0
+    next: int = 0
+    """Offset that the replica expects."""
+    sent: int = -1
+    """Offset up to which bytes were sent; -1 before the first Ack."""
+    goal: int = 0
+    goal_ms: int = 0
+    """The log ended at `goal` at the time `goal_ms`."""
+    beaten_ms: int = 0
+
+
+class Leading:
+    """A master in its epoch."""
+
+    def __init__(self, local: Local, register: RegisterView, epoch: int, silent: dict[str, int]) -> None:
+        """Begin an epoch at the end of the log. `silent` states since when other members have been silent."""
+        assert register.record is not None
+        self._local = local
+        self._register = register
+        self.epoch = epoch
+        self.start = local.log.end
+        others = register.record.in_sync - {local.name}
+        self.peers = {name: Peer(caught_up_ms=silent.get(name, local.now_ms)) for name in others}
+        self.detached: set[str] = set()
+        """Members of the in-sync set whose notes state that they are no candidates."""
+        self._spent: set[int] = set()
+        """Notes that members may have cleared since."""
+        self.target = ""
+        """Target of a switchover in progress."""
+        self._held_ms = 0
+        self._handed_ms: int | None = None
+        """Time at which the target was last asked to take over; None while it lacks bytes."""
+
+    # Watermarks
+
+    def required(self) -> set[str]:
+        """Return the members without which nothing is confirmed: those of each set that the register may contain."""
+        return set().union(*self._register.possible_sets()) - self.detached
+
+    def in_sync(self) -> set[str]:
+        """Return the members that are certain to be in sync."""
+        return set(frozenset.intersection(*self._register.possible_sets())) - self.detached
+
+    def confirm(self) -> None:
+        """Raise the confirmed offset to what each required member has acknowledged in this epoch."""
+        peers, name = self.peers, self._local.name
+        acknowledged = [peers[each].acknowledged if each in peers else 0 for each in self.required() if each != name]
+        self._local.confirm(min([self._local.acknowledged, *acknowledged]))
+
+    def caught_up_offset(self) -> int:
+        """Return the offset from which a member may be in the set.
+
+        The known confirmed offset of a new master may be lower than what its predecessor confirmed, but never its end.
+        """
+        return max(self._local.log.confirmed, self.start)
+
+    def may_store(self) -> bool:
+        """Return whether sends may be stored; otherwise, they are refused with 14."""
+        return len(self.in_sync()) >= self._local.settings.min_in_sync
+
+    def answer(self, end: int, timed_out: bool) -> SendAnswer | None:
+        """Return the response to a send that ends at `end`; None while it waits."""
+        in_sync, settings = self.in_sync(), self._local.settings
+        if in_sync <= {self._local.name} and settings.min_in_sync <= 1:
+            return SendAnswer.NO_REPLICA
+        if self._local.log.confirmed >= end:
+            enough = len(in_sync) >= max(2, settings.min_in_sync)
+            return SendAnswer.CONFIRMED if enough else SendAnswer.NOT_CONFIRMED
+        return SendAnswer.NOT_CONFIRMED if timed_out else None
+
+    # Sessions
+
+    def on_follow(self, sender: str, follow: Follow) -> None:
+        """Begin a session."""
+        local = self._local
+        peer = self.peers.setdefault(sender, Peer(caught_up_ms=0))
+        if follow.epoch != self.epoch or (peer.incarnation == follow.incarnation and peer.session >= follow.session):
+            return
+        peer.session, peer.incarnation, peer.note = follow.session, follow.incarnation, follow.note
+        peer.acknowledged, peer.next, peer.sent = 0, 0, -1
+        peer.goal, peer.goal_ms = local.log.end, local.now_ms
+        peer.heard_ms = local.now_ms
+        local.emit(Send(sender, Accept(self.epoch, peer.session, local.log.store_id, local.log.history, local.log.end)))
+
+    def on_ack(self, sender: str, ack: Ack) -> None:
+        """Adopt the position of a replica, and send what it lacks."""
+        local, peer = self._local, self.peers.get(sender)
+        if peer is None or not peer.session or (ack.session, ack.epoch) != (peer.session, self.epoch):
+            return
+        if max(ack.acknowledged, ack.end) > local.log.end:
+            peer.session = 0
+            local.emit(Disconnect(sender, f"acknowledged {ack.acknowledged} of a log that ends at {local.log.end}"))
+            return
+        peer.heard_ms = local.now_ms
+        peer.acknowledged = max(peer.acknowledged, ack.acknowledged)
+        peer.next = max(peer.next, ack.end)
+        if peer.sent < 0 or ack.expected > ack.end:
+            peer.sent = ack.end
+        if peer.acknowledged >= peer.goal:
+            peer.caught_up_ms = peer.goal_ms
+            peer.goal, peer.goal_ms = local.log.end, local.now_ms
+        if sender in self.detached and peer.acknowledged >= self.caught_up_offset():
+            self.detached.discard(sender)
+        self._send_log(sender, peer)
+        self.confirm()
+
+    def on_connection_lost(self, member: str) -> None:
+        """End a session. What the replica acknowledged remains valid."""
+        if member in self.peers:
+            self.peers[member].session = 0
+
+    def on_appended(self) -> None:
+        """Send new bytes."""
+        for name, peer in self.peers.items():
+            self._send_log(name, peer)
+        self.confirm()
+
+    def _send_log(self, name: str, peer: Peer) -> None:
+        settings, end = self._local.settings, self._local.log.end
+        while peer.session and 0 <= peer.sent < min(end, peer.next + settings.window_bytes):
+            start, peer.sent = peer.sent, min(end, peer.sent + settings.batch_bytes)
+            self._frame(name, peer, start)
+
+    def _frame(self, name: str, peer: Peer, start: int) -> None:
+        counted = name in self.required()
+        if counted and peer.note:
+            self._spent.add(peer.note)
+        peer.beaten_ms = self._local.now_ms
+        confirmed = self._local.log.confirmed
+        self._local.emit(SendLog(name, self.epoch, peer.session, start, peer.sent, confirmed, counted))
+
+    # Time
+
+    def tick(self) -> None:
+        """Send heartbeats, and end a switchover that takes too long."""
+        now_ms, settings = self._local.now_ms, self._local.settings
+        for name, peer in self.peers.items():
+            if peer.session and peer.sent >= 0 and now_ms - peer.beaten_ms >= settings.heartbeat_ms:
+                self._frame(name, peer, peer.sent)
+        if self.target and now_ms - self._held_ms >= settings.hand_over_ms:
+            self.release()
+        self._hand_over()
+
+    def next_record(self) -> Record | None:
+        """Return the content that the register should have, with a changed set if necessary; None during hand-over."""
+        record, local = self._register.record, self._local
+        assert record is not None
+        if self._handed_ms is not None:
+            return None
+        in_sync = {local.name}
+        for name, peer in self.peers.items():
+            is_recent = local.now_ms - peer.caught_up_ms < local.settings.replica_timeout_ms
+            if name in record.in_sync:
+                joins = is_recent and name not in self.detached
+            else:
+                joins = is_recent and peer.session != 0 and peer.acknowledged >= self.caught_up_offset()
+            if joins:
+                in_sync.add(name)
+        return record._replace(in_sync=frozenset(in_sync))
+
+    def may_continue(self, renewed_ms: int) -> bool:
+        """Return whether the lease is valid, or all required replicas have acknowledged recently."""
+        now_ms, settings = self._local.now_ms, self._local.settings
+        if now_ms - renewed_ms < settings.lease_ms:
+            return True
+        others = self.required() - {self._local.name}
+        recent = [
+            name in self.peers
+            and self.peers[name].session != 0
+            and now_ms - self.peers[name].heard_ms < settings.replica_timeout_ms
+            for name in others
+        ]
+        return bool(recent) and all(recent)
+
+    # Orders
+
+    def switch_over(self, target: str) -> str:
+        """Hold appends until the target has everything. Returns the reason if the order is refused."""
+        if self.target:
+            return f"a switchover to {self.target} is in progress"
+        if target == self._local.name or target not in self.in_sync() or not self.peers[target].session:
+            return f"{target} is not a connected replica in sync"
+        self.target, self._held_ms, self._handed_ms = target, self._local.now_ms, None
+        self._local.emit(HoldAppends(True))
+        self._hand_over()
+        return ""
+
+    def release(self) -> None:
+        """End a switchover."""
+        if self.target:
+            self.target, self._handed_ms = "", None
+            self._local.emit(HoldAppends(False))
+
+    def _hand_over(self) -> None:
+        now_ms = self._local.now_ms
+        if not self.target or self._register.is_busy:
+            return
+        if self._handed_ms is not None and now_ms - self._handed_ms < self._local.settings.retry_ms:
+            return
+        peer = self.peers[self.target]
+        if peer.session and min(peer.acknowledged, peer.next) >= self._local.log.end:
+            self._handed_ms = now_ms
+            self._local.emit(Send(self.target, HandOver(self.epoch, peer.session, self._local.log.end)))
+
+    def detach(self, order: Detach) -> str:
+        """Stop waiting for a member. Returns the reason if the order is refused."""
+        peer = self.peers.get(order.member)
+        if peer is None or order.member not in self.required():
+            return f"{order.member} is not waited for"
+        if order.note is not None:
+            if order.note.epoch != self.epoch or order.note.serial in self._spent:
+                return f"{order.member} may be a candidate again: repeat both orders"
+        elif not order.deleted or peer.incarnation != order.deleted:
+            return f"{order.member} was started again since it was deleted: let it record a note"
+        self.detached.add(order.member)
+        self.confirm()
+        return ""

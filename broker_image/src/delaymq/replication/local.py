@@ -1,0 +1,58 @@
+"""State that the parts of a member share: its log, the highest epoch that it knows, the time, and collected effects."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from delaymq.replication.effects import Effect, PersistEpochs, PersistNote, SetConfirmed
+from delaymq.replication.history import History
+from delaymq.replication.model import LogState, Note, Settings
+
+
+@dataclass(slots=True)
+class Local:
+    """A member, as its parts see it."""
+
+    name: str
+    incarnation: int
+    """Number of this process, never used by another process."""
+    settings: Settings
+    log: LogState
+    epoch: int = 0
+    """Highest epoch that is known from the register or from other members."""
+    now_ms: int = 0
+    effects: list[Effect] = field(default_factory=list)
+    _serial: int = 0
+
+    def emit(self, effect: Effect) -> None:
+        """Add an effect."""
+        self.effects.append(effect)
+
+    def next_serial(self) -> int:
+        """Return a positive number that was never returned before, on any member; those of a process ascend."""
+        self._serial += 1
+        return (self.incarnation << 32) + self._serial
+
+    @property
+    def acknowledged(self) -> int:
+        """Offset up to which this member acknowledges its log."""
+        return self.log.acknowledged(self.settings.acknowledge)
+
+    def confirm(self, offset: int) -> None:
+        """Raise the known confirmed offset."""
+        if offset > self.log.confirmed:
+            self.log.confirmed = offset
+            self.emit(SetConfirmed(offset))
+
+    def persist_epochs(self, store_id: str, history: History) -> int:
+        """Return the number of the write."""
+        number = self.next_serial()
+        self.emit(PersistEpochs(number, store_id, history))
+        return number
+
+    def persist_note(self, note: Note | None) -> int:
+        """Adopt a note, or clear it, and return the number of the write."""
+        self.log.note = note
+        number = self.next_serial()
+        self.emit(PersistNote(number, note))
+        return number

@@ -1,0 +1,339 @@
+"""A member of a group: the state machine that a broker process drives with events, and whose effects it performs."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from delaymq.replication.candidacy import Candidacy
+from delaymq.replication.effects import (
+    BecomeMaster,
+    Effect,
+    Failed,
+    ReadyToDetach,
+    Refused,
+    Send,
+    StopBeingMaster,
+)
+from delaymq.replication.events import (
+    Appended,
+    ConnectionLost,
+    CutDone,
+    Detach,
+    Event,
+    Flushed,
+    Persisted,
+    PrepareDetach,
+    Promote,
+    Received,
+    RegisterConflict,
+    RegisterFailed,
+    RegisterRead,
+    RegisterWritten,
+    SwitchOver,
+)
+from delaymq.replication.following import Following
+from delaymq.replication.history import EpochStart, last_epoch, trimmed
+from delaymq.replication.leading import Leading
+from delaymq.replication.local import Local
+from delaymq.replication.messages import Accept, Ack, Ask, Follow, Frame, HandOver, Message, Position
+from delaymq.replication.model import LogState, Note, NoteKind, SendAnswer, Settings
+from delaymq.replication.register import RegisterView
+
+
+class Role(Enum):
+    """Roles of a member."""
+
+    FOLLOWER = "follower"
+    """It follows the master that the register names, or waits for one. Each process starts as a follower."""
+    STARTING = "starting"
+    """It won an epoch, whose start is being written to disk."""
+    MASTER = "master"
+    FAILED = "failed"
+
+
+class Member:
+    """A member of a group, in one process."""
+
+    def __init__(self, name: str, incarnation: int, settings: Settings, log: LogState) -> None:
+        """Start with the state on disk.
+
+        `incarnation` is a positive number below 2**31 that no other process of the group has. `log` states a note of
+        kind LOST_TAIL or EMPTY, with serial 0, if the note on disk does not exist and the previous process may have
+        lost bytes that it had acknowledged, or if the volume is empty. `start` records it.
+        """
+        log.history = trimmed(log.history, log.end)
+        self._local = Local(name, incarnation, settings, log, epoch=last_epoch(log.history))
+        self._register = RegisterView(self._local)
+        self._following = Following(self._local)
+        self._candidacy = Candidacy(self._local, self._register, self._following)
+        self._leading: Leading | None = None
+        self._starting = 0
+        """Number of the write of the epoch that begins."""
+        self._led = 0
+        """Newest epoch that this process began."""
+        self._claimed: tuple[int, Note | None] = (0, None)
+        """Epoch of the newest claim, and the note that it ignores."""
+        self._detaching: dict[int, Note] = {}
+        self._clock_ms: int | None = None
+        self.role = Role.FOLLOWER
+
+    # Interface of the shell
+
+    def start(self, now_ms: int) -> list[Effect]:
+        """Return the first effects."""
+        log = self._local.log
+        if log.note is not None and log.note.serial == 0:
+            self._local.persist_note(Note(log.note.kind, self._local.epoch, self._local.next_serial()))
+        self._advance(now_ms)
+        return self._taken()
+
+    def handle(self, event: Event, now_ms: int) -> list[Effect]:
+        """Return the effects of an event, in order. `now_ms` is a monotonic time of this process."""
+        self._advance(now_ms)
+        if self.role is not Role.FAILED:
+            self._dispatch(event)
+            self._react()
+        return self._taken()
+
+    @property
+    def epoch(self) -> int:
+        """Highest epoch that this member knows."""
+        return self._local.epoch
+
+    @property
+    def log(self) -> LogState:
+        """Log of this member, as reported by events."""
+        return self._local.log
+
+    @property
+    def durable_confirmed(self) -> int:
+        """Offset up to which snapshots may state anything: no cut goes below it, and no power loss destroys it."""
+        return min(self._local.log.confirmed, self._local.log.flushed)
+
+    def may_store(self) -> bool:
+        """Return whether a send may be stored; otherwise, it is refused with 14."""
+        leading = self._leading
+        return leading is not None and leading.may_store()
+
+    def answer(self, epoch: int, end: int, timed_out: bool) -> SendAnswer | None:
+        """Return the response to a send stored in `epoch` up to `end`, for a broker that waits for replicas.
+
+        None while the send waits; to be repeated after each SetConfirmed, and when it times out.
+        """
+        if self._leading is None or self._leading.epoch != epoch:
+            return SendAnswer.NOT_CONFIRMED
+        return self._leading.answer(end, timed_out)
+
+    # Events
+
+    def _advance(self, now_ms: int) -> None:
+        """Advance the time, which never falls although the clock may."""
+        if self._clock_ms is not None:
+            self._local.now_ms += max(0, now_ms - self._clock_ms)
+        self._clock_ms = now_ms
+
+    def _taken(self) -> list[Effect]:
+        effects, self._local.effects = self._local.effects, []
+        return effects
+
+    def _dispatch(self, event: Event) -> None:
+        match event:
+            case Received(sender, message):
+                self._learn_epoch(message.epoch)
+                self._on_message(sender, message)
+            case Appended(end):
+                self._following.on_appended(end)
+                if self._leading is not None:
+                    self._leading.on_appended()
+            case Flushed(end):
+                self._local.log.flushed = max(self._local.log.flushed, min(end, self._local.log.end))
+                self._following.on_flushed()
+                if self._leading is not None:
+                    self._leading.confirm()
+            case CutDone():
+                self._following.on_cut_done()
+            case Persisted(number):
+                self._on_persisted(number)
+            case ConnectionLost(member):
+                self._on_connection_lost(member)
+            case RegisterRead(request, version, record):
+                if self._register.on_read(request, version, record):
+                    self._learn_epoch(record.epoch)
+            case RegisterWritten(request, version):
+                self._register.on_written(request, version)
+            case RegisterConflict(request):
+                self._register.on_conflict(request)
+            case RegisterFailed(request):
+                self._register.on_failed(request)
+            case SwitchOver() | Promote() | PrepareDetach() | Detach():
+                self._on_order(event)
+
+    def _on_message(self, sender: str, message: Message) -> None:
+        leading = self._leading
+        match message:
+            case Follow() if leading is not None:
+                leading.on_follow(sender, message)
+            case Ack() if leading is not None:
+                leading.on_ack(sender, message)
+            case Accept():
+                reason = self._following.on_accept(sender, message)
+                if reason:
+                    self._fail(reason)
+            case Frame():
+                self._following.on_frame(sender, message)
+            case Ask():
+                position = self._candidacy.position(message.round, self.role is Role.MASTER)
+                self._local.emit(Send(sender, position))
+            case Position():
+                self._candidacy.on_position(sender, message)
+            case HandOver():
+                self._on_hand_over(sender, message)
+            case _:
+                pass
+
+    def _on_hand_over(self, sender: str, message: HandOver) -> None:
+        following, log = self._following, self._local.log
+        current = (sender, message.session, message.epoch) == (following.master, following.session, self._local.epoch)
+        if current and following.is_connected and following.is_settled and log.end == message.end and log.note is None:
+            self._candidacy.hand_over(message.epoch)
+
+    def _on_connection_lost(self, member: str) -> None:
+        if self._leading is not None:
+            self._leading.on_connection_lost(member)
+        if member == self._following.master:
+            self._following.leave()
+
+    def _on_persisted(self, number: int) -> None:
+        self._following.on_persisted(number)
+        if number in self._detaching:
+            self._local.emit(ReadyToDetach(self._detaching.pop(number)))
+        if self.role is Role.STARTING and number == self._starting:
+            silent = {self._following.master: self._following.lost_ms}
+            self._leading = Leading(self._local, self._register, self._led, silent)
+            self.role = Role.MASTER
+            self._local.emit(BecomeMaster(self._led, self._leading.start))
+            self._leading.confirm()
+
+    def _on_order(self, order: SwitchOver | Promote | PrepareDetach | Detach) -> None:
+        local, leading = self._local, self._leading
+        reason = ""
+        if order.epoch != local.epoch:
+            reason = f"the epoch is {local.epoch}, not {order.epoch}"
+        elif isinstance(order, PrepareDetach | Promote) and self.role is not Role.FOLLOWER:
+            reason = "this member is the master"
+        elif isinstance(order, Promote):
+            self._candidacy.order(order.epoch)
+        elif isinstance(order, PrepareDetach):
+            # The frames of the current session do not take this note into account.
+            self._following.leave()
+            note = Note(NoteKind.DETACHED, local.epoch, local.next_serial())
+            self._detaching[local.persist_note(note)] = note
+        elif leading is None:
+            reason = "this member is not the master"
+        else:
+            reason = leading.switch_over(order.target) if isinstance(order, SwitchOver) else leading.detach(order)
+        if reason:
+            local.emit(Refused(reason))
+
+    # Roles
+
+    def _learn_epoch(self, epoch: int) -> None:
+        """Leave lower epochs."""
+        local = self._local
+        if epoch > local.epoch:
+            local.epoch = epoch
+            self._register.is_stale = True
+            self._candidacy.reset()
+            self._following.leave()
+            self._stop(f"epoch {epoch} has begun")
+
+    def _stop(self, reason: str) -> None:
+        """Stop being master, if this member is one."""
+        if self._leading is not None:
+            self._leading.release()
+            self._leading = None
+            self._local.emit(StopBeingMaster(self._led, reason))
+        if self.role is not Role.FAILED:
+            self.role = Role.FOLLOWER
+
+    def _fail(self, reason: str) -> None:
+        self._stop(reason)
+        self.role = Role.FAILED
+        self._following.leave()
+        self._local.emit(Failed(reason))
+
+    def _react(self) -> None:
+        """Do what the state requires now."""
+        self._register.tick()
+        if self._leading is not None:
+            self._lead(self._leading)
+        elif self.role is Role.FOLLOWER:
+            self._follow()
+
+    def _lead(self, leading: Leading) -> None:
+        register, settings = self._register, self._local.settings
+        record = register.record
+        own = (leading.epoch, self._local.name, self._local.incarnation)
+        if record is None or (record.epoch, record.master, record.incarnation) != own:
+            self._stop("the register names another master")
+            return
+        leading.confirm()
+        leading.tick()
+        if not leading.may_continue(register.renewed_ms):
+            self._stop("the lease has expired")
+            return
+        if register.is_busy:
+            return
+        if register.is_stale:
+            if register.idle_ms() >= settings.retry_ms:
+                register.read()
+            return
+        wanted = leading.next_record()
+        if wanted is not None and (wanted != record or register.idle_ms() >= settings.renew_ms):
+            register.write(wanted)
+
+    def _follow(self) -> None:
+        register, following, local = self._register, self._following, self._local
+        record = register.record
+        if record is not None and self._has_won():
+            self._begin(record.epoch)
+            return
+        if record is not None and record.epoch >= local.epoch:
+            following.tick("" if record.master == local.name else record.master, record.epoch)
+            if not following.is_connected:
+                self._candidacy.ask()
+        if register.is_busy:
+            return
+        claim = None if register.is_stale else self._candidacy.claim()
+        if claim is not None:
+            following.leave()
+            self._claimed = (claim.record.epoch, local.log.note)
+            if claim.loss is not None:
+                local.emit(claim.loss)
+            register.write(claim.record)
+            return
+        urgent = register.is_stale or not following.is_connected or self._candidacy.is_pressed
+        if register.idle_ms() >= (local.settings.retry_ms if urgent else local.settings.renew_ms):
+            register.read()
+
+    def _has_won(self) -> bool:
+        """Whether the register contains a claim of this process that it has not acted upon."""
+        local, record = self._local, self._register.record
+        assert record is not None
+        if (record.master, record.incarnation) != (local.name, local.incarnation) or record.epoch < local.epoch:
+            return False
+        # A note that was recorded after the claim was made prevails.
+        ignored = self._claimed[1] if self._claimed[0] == record.epoch else None
+        return record.epoch > self._led and local.log.note in (None, ignored) and self._following.is_settled
+
+    def _begin(self, epoch: int) -> None:
+        local = self._local
+        self._following.leave()
+        self._candidacy.reset()
+        local.epoch = self._led = epoch
+        if local.log.note is not None:
+            local.persist_note(None)
+        history = (*trimmed(local.log.history, local.log.end), EpochStart(epoch, local.log.end))
+        local.log.history = history
+        self._starting = local.persist_epochs(local.log.store_id, history)
+        self.role = Role.STARTING
