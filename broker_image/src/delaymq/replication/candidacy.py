@@ -56,7 +56,7 @@ class Candidacy:
 
     def hand_over(self, epoch: int) -> None:
         """Adopt the offer of the master of `epoch`."""
-        if self._handed is None:
+        if self._handed is None or self._local.now_ms >= self._handed[1]:
             self._handed = (epoch, self._local.now_ms + self._local.settings.hand_over_ms)
             self._register.hurry()
 
@@ -87,7 +87,7 @@ class Candidacy:
         if record is None or record.epoch < local.epoch or not self._following.is_settled:
             return None
         if self._ordered is not None and self._ordered[0] == record.epoch and local.now_ms < self._ordered[1]:
-            loss = ReportLoss(record.epoch + 1, local.log.end, "unclean promotion by order")
+            loss = ReportLoss(record.epoch + 1, local.log.end, is_ordered=True)
             return Claim(self._record(frozenset({local.name})), loss)
         if local.name not in record.in_sync:
             return None
@@ -164,5 +164,5 @@ class Candidacy:
             return None
         if record.epoch == 0:
             return Claim(self._record(record.in_sync))
-        loss = ReportLoss(record.epoch + 1, local.log.end, "all members of the in-sync set lost power")
+        loss = ReportLoss(record.epoch + 1, local.log.end, is_ordered=False)
         return Claim(self._record(record.in_sync), loss)

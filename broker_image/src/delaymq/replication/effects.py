@@ -110,8 +110,10 @@ class ReportLoss(NamedTuple):
     """A takeover that may lose confirmed messages after `offset` is about to be attempted."""
 
     epoch: int
+    """Epoch that would begin."""
     offset: int
-    reason: str
+    is_ordered: bool
+    """Whether an administrator ordered it; otherwise, all members of the in-sync set may have lost bytes."""
 
 
 class ReadyToDetach(NamedTuple):

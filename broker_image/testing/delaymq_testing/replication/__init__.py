@@ -1,0 +1,1 @@
+"""Simulation of groups of replicas: members, register, network, disks and clocks, driven by one seed."""

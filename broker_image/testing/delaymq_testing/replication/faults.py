@@ -1,0 +1,252 @@
+"""Faults, orders and clients of a simulated group, and its recovery when the faults end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from delaymq.replication import Acknowledge, Failover, NoteKind, Settings
+from delaymq.replication.events import ConnectionLost, Detach, PrepareDetach, Promote, SwitchOver
+from delaymq_testing.replication.checker import Violation
+from delaymq_testing.replication.node import Node
+from delaymq_testing.replication.world import Network, World
+
+RECOVERY_MS = 60_000
+"""Longest time from the end of all faults to a confirmed append with all members in sync."""
+
+
+class Scenario:
+    """A random group with random faults."""
+
+    def __init__(self, seed: int) -> None:
+        world = World(seed, ["a"], Settings())
+        rng = world.random
+        names = ["a", "b", "c", "d", "e"][: rng.choice((2, 2, 3, 3, 3, 4, 5))]
+        settings = Settings(
+            acknowledge=rng.choice((Acknowledge.APPENDED, Acknowledge.FLUSHED)),
+            waits_for_replicas=rng.random() < 0.8,
+            failover=Failover.MANUAL if rng.random() < 0.1 else Failover.AUTOMATIC,
+            min_in_sync=rng.randint(1, len(names)),
+            batch_bytes=rng.choice((64, 1 << 18)),
+            window_bytes=rng.choice((256, 1 << 22)),
+        )
+        self.world = World(seed, names, settings)
+        self.random = self.world.random
+        self._orders_losses = self.random.random() < 0.3
+        self._is_healed = False
+        self._pace_ms = self.random.choice((300, 800, 2_000))
+        weights: dict[Callable[[], None], float] = {
+            self._crash: 6, self._lose_power: 3, self._pause: 4, self._partition: 4, self._block: 4,
+            self._isolate_from_register: 5, self._stop_register: 2, self._disturb_register: 4, self._disturb_network: 4,
+            self._jump_clock: 3, self._skew_clock: 2, self._lose_connection: 4, self._switch_over: 5, self._detach: 3,
+            self._blackout: 1, self._replace_volume: 1, self._promote: 1,
+        }  # fmt: skip
+        # Each run leaves out some kinds of faults, so that the others meet longer histories.
+        self._weights = {fault: weight for fault, weight in weights.items() if self.random.random() < 0.7}
+
+    def run(self, steps: int) -> None:
+        """Perform steps with faults, then end them and check that the group recovers."""
+        world = self.world
+        for node in world.nodes.values():
+            node.start()
+        world.after(self.random.randint(0, 4_000), self._next_fault)
+        world.after(0, self._client)
+        while world.steps < steps:
+            world.step()
+        self._recover()
+
+    # Clients
+
+    def _client(self) -> None:
+        node = self.random.choice(list(self.world.nodes.values()))
+        choice = self.random.random()
+        if choice < 0.7:
+            masters = self.world.masters()
+            if masters:
+                self.random.choice(masters).append()
+        elif choice < 0.85:
+            node.read()
+        else:
+            node.snapshot()
+        self.world.after(self.random.choice((5, 20, 60, 120)), self._client)
+
+    # Faults
+
+    def _next_fault(self) -> None:
+        if self._is_healed:
+            return
+        if self._weights:
+            (fault,) = self.random.choices(list(self._weights), list(self._weights.values()))
+            fault()
+            self.world.checker.count(fault.__name__.lstrip("_"))
+        self.world.after(self.random.randint(1, 2 * self._pace_ms), self._next_fault)
+
+    def _any(self) -> Node:
+        masters = self.world.masters()
+        if masters and self.random.random() < 0.4:
+            return self.random.choice(masters)
+        return self.random.choice(list(self.world.nodes.values()))
+
+    def _later(self, action: Callable[..., None], *arguments: object) -> None:
+        self.world.after(self.random.choice((50, 500, 2_500, 6_000, 15_000)), action, *arguments)
+
+    def _restart(self, node: Node) -> None:
+        if node.member is None:
+            node.start()
+
+    def _crash(self) -> None:
+        node = self._any()
+        node.crash()
+        self._later(self._restart, node)
+
+    def _lose_power(self) -> None:
+        node = self._any()
+        node.lose_power()
+        self._later(self._restart, node)
+
+    def _blackout(self) -> None:
+        """Let all members lose power."""
+        for node in self.world.nodes.values():
+            node.lose_power()
+            self._later(self._restart, node)
+
+    def _pause(self) -> None:
+        node = self._any()
+        node.is_paused = node.member is not None
+        self._later(node.resume)
+
+    def _partition(self) -> None:
+        names = list(self.world.nodes)
+        side = {name for name in names if self.random.random() < 0.5}
+        pairs = {(one, other) for one in names for other in names if (one in side) != (other in side)}
+        self.world.blocked |= pairs
+        self._later(self.world.blocked.difference_update, pairs)
+
+    def _block(self) -> None:
+        """Block one direction between two members."""
+        one, other = self.random.sample(list(self.world.nodes), 2)
+        self.world.blocked.add((one, other))
+        self._later(self.world.blocked.discard, (one, other))
+
+    def _isolate_from_register(self) -> None:
+        name = self._any().name
+        self.world.register.cut_off.add(name)
+        self._later(self.world.register.cut_off.discard, name)
+
+    def _stop_register(self) -> None:
+        self.world.register.is_down = True
+        self._later(setattr, self.world.register, "is_down", False)
+
+    def _disturb_register(self) -> None:
+        self.world.register.unreliable = self.random.choice((0.1, 0.4, 0.8))
+        self._later(setattr, self.world.register, "unreliable", 0.0)
+
+    def _disturb_network(self) -> None:
+        share = self.random.choice((0.02, 0.1, 0.3))
+        self.world.network = Network(share, share, share)
+        self._later(setattr, self.world, "network", Network())
+
+    def _jump_clock(self) -> None:
+        self._any().clock_offset_ms += self.random.choice((-3_600_000, -3_000, 1_000, 12_000, 3_600_000))
+
+    def _skew_clock(self) -> None:
+        node = self._any()
+        before_ms = int(self.world.now_ms * node.clock_rate)
+        node.clock_rate = self.random.choice((0.2, 0.9, 1.0, 1.1, 4.0))
+        node.clock_offset_ms += before_ms - int(self.world.now_ms * node.clock_rate)
+
+    def _lose_connection(self) -> None:
+        one, other = self.random.sample(list(self.world.nodes.values()), 2)
+        one.handle(ConnectionLost(other.name))
+        other.handle(ConnectionLost(one.name))
+
+    # Orders
+
+    def _switch_over(self) -> None:
+        for node in self.world.masters():
+            assert node.member is not None
+            target = self.random.choice(list(self.world.nodes))
+            node.handle(SwitchOver(target, node.member.epoch))
+
+    def _detach(self) -> None:
+        node = self._any()
+        if node.member is not None:
+            node.handle(PrepareDetach(node.member.epoch))
+
+    def _promote(self) -> None:
+        if self._orders_losses:
+            node = self._any()
+            if node.member is not None:
+                node.handle(Promote(self.world.register.record.epoch))
+
+    def _replace_volume(self) -> None:
+        """Replace the volume of a member, and detach the former one."""
+        node = self._any()
+        if not self._orders_losses:
+            return
+        deleted = node.incarnation
+        node.replace_volume()
+        self._later(self._restart, node)
+        for other in self.world.masters():
+            assert other.member is not None
+            order = Detach(node.name, other.member.epoch, deleted=deleted)
+            self.world.after(self.random.randint(1, 4_000), other.handle, order)
+
+    # Recovery
+
+    def _recover(self) -> None:
+        world = self.world
+        self._is_healed = True
+        world.blocked.clear()
+        world.network = Network()
+        world.register.is_down = False
+        world.register.cut_off.clear()
+        world.register.unreliable = 0.0
+        for node in world.nodes.values():
+            self._skew_back(node)
+            if node.is_paused:
+                node.resume()
+            self._restart(node)
+        if world.run_until(self._has_recovered, RECOVERY_MS):
+            return
+        # What remains needs an administrator.
+        if not world.masters():
+            self._promote_longest()
+        if not world.run_until(self._has_recovered, RECOVERY_MS):
+            states = {node.name: (node.member.role, node.failure) for node in world.nodes.values() if node.member}
+            raise Violation(f"no recovery: {world.register.record}, {states}")
+
+    def _skew_back(self, node: Node) -> None:
+        before_ms = node.clock_offset_ms + int(self.world.now_ms * node.clock_rate)
+        node.clock_rate = 1.0
+        node.clock_offset_ms = before_ms - self.world.now_ms
+
+    def _has_recovered(self) -> bool:
+        """Whether a master has confirmed something new with all members in its set."""
+        world = self.world
+        for node in world.nodes.values():
+            # A member that refuses to follow asks for this.
+            if node.failure:
+                node.replace_volume()
+                node.start()
+        if len(world.register.record.in_sync) < len(world.nodes):
+            return False
+        return any(
+            node.master_epoch == world.register.record.epoch
+            and node.member is not None
+            and node.member.log.confirmed == len(node.disk.log) > 0
+            for node in world.masters()
+        )
+
+    def _promote_longest(self) -> None:
+        """Order a takeover, which must be necessary."""
+        world = self.world
+        world.checker.count("necessary promotions")
+        record = world.register.record
+        members = [world.nodes[name] for name in record.in_sync]
+        if world.settings.failover is Failover.AUTOMATIC:
+            notes = [node.disk.note for node in members]
+            kinds = {note.kind if note else None for note in notes}
+            if None in kinds or kinds == {NoteKind.LOST_TAIL}:
+                raise Violation(f"nobody takes over: {record}, {kinds}")
+        node = max(members, key=lambda each: (each.disk.note is None, len(each.disk.log)))
+        node.handle(Promote(record.epoch))
