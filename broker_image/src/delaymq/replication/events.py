@@ -94,16 +94,11 @@ class PrepareDetach(NamedTuple):
 
 
 class Detach(NamedTuple):
-    """Order to the master of `epoch`: do not wait for `member` any more.
-
-    The proof is the note that the member recorded in this epoch (`note`), or the incarnation of the member that was
-    deleted together with its volume (`deleted`).
-    """
+    """Order to the master of `epoch`: do not wait for `member` any more, which recorded `note` in this epoch."""
 
     member: str
     epoch: int
-    note: Note | None = None
-    deleted: int = 0
+    note: Note
 
 
 Order: TypeAlias = SwitchOver | Promote | PrepareDetach | Detach

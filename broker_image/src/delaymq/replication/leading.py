@@ -112,7 +112,7 @@ class Leading:
         local, peer = self._local, self.peers.get(sender)
         if peer is None or not peer.session or (ack.session, ack.epoch) != (peer.session, self.epoch):
             return
-        if max(ack.acknowledged, ack.end) > local.log.end:
+        if not self.is_possible(ack):
             peer.session = 0
             local.emit(Disconnect(sender, f"acknowledged {ack.acknowledged} of a log that ends at {local.log.end}"))
             return
@@ -128,6 +128,10 @@ class Leading:
             self.detached.discard(sender)
         self._send_log(sender, peer)
         self.confirm()
+
+    def is_possible(self, ack: Ack) -> bool:
+        """Return whether a replica can have what it reports."""
+        return max(ack.acknowledged, ack.end) <= self._local.log.end
 
     def on_connection_lost(self, member: str) -> None:
         """End a session. What the replica acknowledged remains valid."""
@@ -229,14 +233,10 @@ class Leading:
 
     def detach(self, order: Detach) -> str:
         """Stop waiting for a member. Returns the reason if the order is refused."""
-        peer = self.peers.get(order.member)
-        if peer is None or order.member not in self.required():
+        if order.member == self._local.name or order.member not in self.required():
             return f"{order.member} is not waited for"
-        if order.note is not None:
-            if order.note.epoch != self.epoch or order.note.serial in self._spent:
-                return f"{order.member} may be a candidate again: repeat both orders"
-        elif not order.deleted or peer.incarnation != order.deleted:
-            return f"{order.member} was started again since it was deleted: let it record a note"
+        if order.note.epoch != self.epoch or order.note.serial in self._spent:
+            return f"{order.member} may be a candidate again: repeat both orders"
         self.detached.add(order.member)
         self.confirm()
         return ""

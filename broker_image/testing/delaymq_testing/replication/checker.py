@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from delaymq.replication import Record
 from delaymq.replication.effects import ReportLoss
+
 from delaymq_testing.replication.disk import Disk
 from delaymq_testing.replication.entries import PLAIN, SIZE, common_prefix, decode
 
 
-class Violation(AssertionError):
+class ViolationError(AssertionError):
     """An invariant does not hold."""
 
 
@@ -41,16 +42,16 @@ class Checker:
         old, self._record = self._record, record
         if old is not None:
             if record.epoch < old.epoch:
-                raise Violation(f"the epoch falls: {old} -> {record}")
+                raise ViolationError(f"the epoch falls: {old} -> {record}")
             holder, old_holder = (record.master, record.incarnation), (old.master, old.incarnation)
             if record.epoch == old.epoch and holder != old_holder:
-                raise Violation(f"two masters of an epoch: {old} -> {record}")
+                raise ViolationError(f"two masters of an epoch: {old} -> {record}")
             if record.epoch > old.epoch:
                 self.count("epochs")
                 if stated_loss is not None:
                     self._lose(old, record, disks, stated_loss.is_ordered)
                 elif record.master not in old.in_sync:
-                    raise Violation(f"{record.master} takes over without being in sync: {old}")
+                    raise ViolationError(f"{record.master} takes over without being in sync: {old}")
         for name in record.in_sync:
             self.check_member(name, disks[name])
 
@@ -61,9 +62,9 @@ class Checker:
             self.count("takeovers after loss")
             for name in old.in_sync:
                 if not disks[name].excuses():
-                    raise Violation(f"a loss is stated although {name} has everything")
+                    raise ViolationError(f"a loss is stated although {name} has everything")
                 if common_prefix(self.history, disks[name].log) > kept:
-                    raise Violation(f"a loss is larger than necessary: {name} has more than {record.master}")
+                    raise ViolationError(f"a loss is larger than necessary: {name} has more than {record.master}")
         else:
             self.count("unclean promotions")
         if kept < len(self.history):
@@ -77,7 +78,7 @@ class Checker:
         """Check that a member of the set has everything that is confirmed, unless its disk states otherwise."""
         if not disk.excuses() and not self._is_stale(disk) and not disk.log.startswith(self.history):
             end = common_prefix(disk.log, self.history)
-            raise Violation(f"{name} is in sync, and has {end} of {len(self.history)} confirmed bytes")
+            raise ViolationError(f"{name} is in sync, and has {end} of {len(self.history)} confirmed bytes")
 
     def _is_stale(self, disk: Disk) -> bool:
         newest = disk.history[-1].epoch if disk.history else 0
@@ -89,12 +90,12 @@ class Checker:
         """Check that a master has everything that was confirmed before."""
         self.count("masters")
         if self._masters.setdefault(epoch, (name, incarnation)) != (name, incarnation):
-            raise Violation(f"epoch {epoch} has two masters")
+            raise ViolationError(f"epoch {epoch} has two masters")
         if epoch < self.lossy_epoch:
             return
         if not disk.log.startswith(self.history):
             kept = common_prefix(disk.log, self.history)
-            raise Violation(f"{name} became master with {kept} of {len(self.history)} confirmed bytes")
+            raise ViolationError(f"{name} became master with {kept} of {len(self.history)} confirmed bytes")
         if self._newest is None or epoch > self._newest[0]:
             self._newest = (epoch, disk)
 
@@ -106,15 +107,15 @@ class Checker:
         if self._is_stale(disk) or (epoch is not None and epoch < self.lossy_epoch):
             return
         if epoch is not None and self._confirming.setdefault(epoch, (name, incarnation)) != (name, incarnation):
-            raise Violation(f"two members confirm in epoch {epoch}")
+            raise ViolationError(f"two members confirm in epoch {epoch}")
         if end > len(disk.log):
-            raise Violation(f"{name} confirms {end} of a log that ends at {len(disk.log)}")
+            raise ViolationError(f"{name} confirms {end} of a log that ends at {len(disk.log)}")
         known = min(end, len(self.history))
         if disk.log[start:known] != self.history[start:known]:
-            raise Violation(f"{name} confirms another history between {start} and {known}")
+            raise ViolationError(f"{name} confirms another history between {start} and {known}")
         if end > len(self.history):
             if epoch is None:
-                raise Violation(f"{name} knows that {end} is confirmed before the master")
+                raise ViolationError(f"{name} knows that {end} is confirmed before the master")
             old = len(self.history)
             self.history += disk.log[old:end]
             self._parse(old)
@@ -123,26 +124,26 @@ class Checker:
                 and self._newest[0] > epoch
                 and not self._newest[1].log.startswith(self.history)
             ):
-                raise Violation(f"{name} confirms {end} in epoch {epoch}, which the master of a later epoch lacks")
+                raise ViolationError(f"{name} confirms {end} in epoch {epoch}, which the master of a later epoch lacks")
 
     def _parse(self, start: int) -> None:
         """Check the records after `start`: queue offsets without gaps, one copy of each delayed record."""
         for index, entry in enumerate(decode(self.history[start:]), start // SIZE):
             if entry.number != index:
-                raise Violation(f"queue offset {entry.number} at position {index}")
+                raise ViolationError(f"queue offset {entry.number} at position {index}")
             if entry.origin > PLAIN:
                 if entry.origin in self.copies:
-                    raise Violation(f"two confirmed copies of {entry.origin}")
+                    raise ViolationError(f"two confirmed copies of {entry.origin}")
                 self.copies[entry.origin] = entry.uid
 
     def acknowledged(self, name: str, epoch: int, end: int, data: bytes) -> None:
         """Check that a send with a positive response is in the confirmed history."""
         self.count("acknowledged")
         if epoch >= self.lossy_epoch and self.history[end - len(data) : end] != data:
-            raise Violation(f"{name} acknowledges a send at {end} that is not confirmed")
+            raise ViolationError(f"{name} acknowledges a send at {end} that is not confirmed")
 
     def consumed(self, name: str, disk: Disk, confirmed: int) -> None:
         """Check a consumer's offset after a read."""
         self.count("reads")
         if not self._is_stale(disk) and disk.store.consumed * SIZE > max(confirmed, len(self.history)):
-            raise Violation(f"the consumer's offset on {name} is beyond the confirmed history")
+            raise ViolationError(f"the consumer's offset on {name} is beyond the confirmed history")

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from delaymq.replication import Note
 from delaymq.replication.events import Event
 from delaymq.replication.history import History
+
 from delaymq_testing.replication.entries import DELAYED, PLAIN, SIZE, decode
 
 

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from random import Random
+from typing import NamedTuple
 
 from delaymq.replication import Acknowledge, Failover, NoteKind, Settings
-from delaymq.replication.events import ConnectionLost, Detach, PrepareDetach, Promote, SwitchOver
-from delaymq_testing.replication.checker import Violation
+from delaymq.replication.events import ConnectionLost, PrepareDetach, Promote, Received, SwitchOver
+from delaymq.replication.messages import Ack
+
+from delaymq_testing.replication.checker import ViolationError
 from delaymq_testing.replication.node import Node
 from delaymq_testing.replication.world import Network, World
 
@@ -14,13 +18,20 @@ RECOVERY_MS = 60_000
 """Longest time from the end of all faults to a confirmed append with all members in sync."""
 
 
+class Focus(NamedTuple):
+    """Restriction of random scenarios, so that a kind of bug is found in fewer of them."""
+
+    members: int = 0
+    faults: frozenset[str] = frozenset()
+    settings: dict[str, object] = {}  # noqa: RUF012
+
+
 class Scenario:
     """A random group with random faults."""
 
-    def __init__(self, seed: int) -> None:
-        world = World(seed, ["a"], Settings())
-        rng = world.random
-        names = ["a", "b", "c", "d", "e"][: rng.choice((2, 2, 3, 3, 3, 4, 5))]
+    def __init__(self, seed: int, focus: Focus = Focus()) -> None:  # noqa: B008
+        rng = Random(seed)
+        names = ["a", "b", "c", "d", "e"][: focus.members or rng.choice((2, 2, 3, 3, 3, 4, 5))]
         settings = Settings(
             acknowledge=rng.choice((Acknowledge.APPENDED, Acknowledge.FLUSHED)),
             waits_for_replicas=rng.random() < 0.8,
@@ -29,7 +40,7 @@ class Scenario:
             batch_bytes=rng.choice((64, 1 << 18)),
             window_bytes=rng.choice((256, 1 << 22)),
         )
-        self.world = World(seed, names, settings)
+        self.world = World(seed, names, settings._replace(**focus.settings))
         self.random = self.world.random
         self._orders_losses = self.random.random() < 0.3
         self._is_healed = False
@@ -38,10 +49,14 @@ class Scenario:
             self._crash: 6, self._lose_power: 3, self._pause: 4, self._partition: 4, self._block: 4,
             self._isolate_from_register: 5, self._stop_register: 2, self._disturb_register: 4, self._disturb_network: 4,
             self._jump_clock: 3, self._skew_clock: 2, self._lose_connection: 4, self._switch_over: 5, self._detach: 3,
-            self._blackout: 1, self._replace_volume: 1, self._promote: 1,
+            self._slow_disk: 3, self._detach_far_from_register: 2, self._forge: 2, self._blackout: 1, self._replace_volume: 1, self._promote: 1,
         }  # fmt: skip
+        if focus.faults:
+            weights = {fault: weight for fault, weight in weights.items() if fault.__name__[1:] in focus.faults}
         # Each run leaves out some kinds of faults, so that the others meet longer histories.
-        self._weights = {fault: weight for fault, weight in weights.items() if self.random.random() < 0.7}
+        self._weights = {
+            fault: weight for fault, weight in weights.items() if self.random.random() < (1.0 if focus.faults else 0.7)
+        }
 
     def run(self, steps: int) -> None:
         """Perform steps with faults, then end them and check that the group recovers."""
@@ -159,6 +174,20 @@ class Scenario:
         one.handle(ConnectionLost(other.name))
         other.handle(ConnectionLost(one.name))
 
+    def _slow_disk(self) -> None:
+        node = self._any()
+        node.slowness_ms = self.random.choice((300, 1_000))
+        self._later(setattr, node, "slowness_ms", 0)
+
+    def _forge(self) -> None:
+        """Report more to a master than the sender has."""
+        for node in self.world.masters():
+            assert node.member is not None
+            assert node.member._leading is not None
+            for name, peer in node.member._leading.peers.items():
+                end = len(node.disk.log) + self.random.choice((16, 1_600))
+                node.handle(Received(name, Ack(node.member.epoch, peer.session, end, end, 0)))
+
     # Orders
 
     def _switch_over(self) -> None:
@@ -172,6 +201,20 @@ class Scenario:
         if node.member is not None:
             node.handle(PrepareDetach(node.member.epoch))
 
+    def _detach_far_from_register(self) -> None:
+        """Let a master stop waiting for a member while it cannot change the register."""
+        for master in self.world.masters():
+            self.world.register.cut_off.add(master.name)
+            self._later(self.world.register.cut_off.discard, master.name)
+            node = self.random.choice([node for node in self.world.nodes.values() if node is not master])
+            if node.member is None:
+                continue
+            node.handle(PrepareDetach(node.member.epoch))
+            for one, other in ((master, node), (node, master)):
+                delay_ms = self.random.choice((0, 1, 1_000, 2_000, 4_000))
+                self.world.after(delay_ms, self.world.blocked.add, (one.name, other.name))
+                self.world.after(delay_ms + 6_000, self.world.blocked.discard, (one.name, other.name))
+
     def _promote(self) -> None:
         if self._orders_losses:
             node = self._any()
@@ -179,17 +222,12 @@ class Scenario:
                 node.handle(Promote(self.world.register.record.epoch))
 
     def _replace_volume(self) -> None:
-        """Replace the volume of a member, and detach the former one."""
+        """Replace the volume of a member."""
         node = self._any()
         if not self._orders_losses:
             return
-        deleted = node.incarnation
         node.replace_volume()
         self._later(self._restart, node)
-        for other in self.world.masters():
-            assert other.member is not None
-            order = Detach(node.name, other.member.epoch, deleted=deleted)
-            self.world.after(self.random.randint(1, 4_000), other.handle, order)
 
     # Recovery
 
@@ -213,7 +251,7 @@ class Scenario:
             self._promote_longest()
         if not world.run_until(self._has_recovered, RECOVERY_MS):
             states = {node.name: (node.member.role, node.failure) for node in world.nodes.values() if node.member}
-            raise Violation(f"no recovery: {world.register.record}, {states}")
+            raise ViolationError(f"no recovery: {world.register.record}, {states}")
 
     def _skew_back(self, node: Node) -> None:
         before_ms = node.clock_offset_ms + int(self.world.now_ms * node.clock_rate)
@@ -247,6 +285,6 @@ class Scenario:
             notes = [node.disk.note for node in members]
             kinds = {note.kind if note else None for note in notes}
             if None in kinds or kinds == {NoteKind.LOST_TAIL}:
-                raise Violation(f"nobody takes over: {record}, {kinds}")
+                raise ViolationError(f"nobody takes over: {record}, {kinds}")
         node = max(members, key=lambda each: (each.disk.note is None, len(each.disk.log)))
         node.handle(Promote(record.epoch))

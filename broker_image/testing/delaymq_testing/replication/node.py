@@ -11,6 +11,7 @@ from delaymq.replication import effects as does
 from delaymq.replication.effects import Effect
 from delaymq.replication.events import Appended, CutDone, Event, Flushed, Persisted, Received, Tick
 from delaymq.replication.messages import Frame
+
 from delaymq_testing.replication.disk import Disk, DiskQueue, Operation
 from delaymq_testing.replication.entries import DELAYED, PLAIN, SIZE, Entry
 
@@ -44,10 +45,13 @@ class Node:
         """Epoch of which this process is the master."""
         self.clock_offset_ms = 0
         self.clock_rate = 1.0
+        self.slowness_ms = 0
+        """Longest additional time of a write to the disk."""
         self.failure = ""
         """Reason for which the member takes part no longer."""
         self._queue = DiskQueue()
         self._inbox: deque[Event] = deque()
+        self._appended_ms = 0
         self._checked = 0
         """Part of the confirmed log that the checker has compared."""
         self._waiting: list[Waiting] = []
@@ -153,7 +157,9 @@ class Node:
                     self.world.register.write(self, request, expected, record, loss)
                 case does.SetConfirmed(offset):
                     self._set_confirmed(offset)
-                case does.AppendRaw() | does.CutTo() | does.PersistEpochs() | does.PersistNote():
+                case does.AppendRaw():
+                    self._append_raw(effect)
+                case does.CutTo() | does.PersistEpochs() | does.PersistNote():
                     self._write(effect)
                 case _:
                     self._report(effect)
@@ -192,23 +198,29 @@ class Node:
         self.world.confirmed(self, self._checked, offset)
         self._checked = offset
 
-    def _write(self, effect: Effect) -> None:
-        event: Event
-        match effect:
-            case does.AppendRaw(start, data):
-                event = Appended(start + len(data))
-            case does.CutTo():
-                event = CutDone()
-            case does.PersistEpochs(number) | does.PersistNote(number):
-                event = Persisted(number)
+    def _append_raw(self, effect: does.AppendRaw) -> None:
+        """Append to the mapped log at once; the event follows, in the order of the appends."""
+        start, data = effect
+        assert start == len(self.disk.log), f"{self.name}: {start} is not the end of the log, {len(self.disk.log)}"
+        self.disk.append(data)
+        self._appended_ms = max(self._appended_ms, self.world.now_ms + self.world.random.choice((0, 0, 1, 5, 40)))
+        incarnation = self.incarnation
+        self.world.after(
+            self._appended_ms - self.world.now_ms, self._handle_of, incarnation, Appended(start + len(data))
+        )
+
+    def _handle_of(self, incarnation: int, event: Event) -> None:
+        if incarnation == self.incarnation:
+            self.handle(event)
+
+    def _write(self, effect: does.CutTo | does.PersistEpochs | does.PersistNote) -> None:
+        event = CutDone() if isinstance(effect, does.CutTo) else Persisted(effect.number)
         self._queue.operations.append(Operation(partial(self._change, self.disk, effect), event))
-        self.world.after(self.world.random.choice((0, 0, 1, 5, 40)), self._complete, self._queue)
+        delay_ms = self.world.random.choice((0, 0, 1, 5, 40)) + self.world.random.randint(0, self.slowness_ms)
+        self.world.after(delay_ms, self._complete, self._queue)
 
     def _change(self, disk: Disk, effect: Effect) -> None:
         match effect:
-            case does.AppendRaw(start, data):
-                assert start == len(disk.log), f"{self.name}: {start} is not the end of the log, {len(disk.log)}"
-                disk.append(data)
             case does.CutTo(offset):
                 self.world.checker.count("cuts")
                 disk.cut(offset)

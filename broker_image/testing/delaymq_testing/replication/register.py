@@ -34,7 +34,7 @@ class Register:
         """Begin a write."""
 
         def apply() -> Event:
-            if expected != str(self._version):
+            if not self.matches(expected):
                 self._world.checker.count("conflicts")
                 return RegisterConflict(request)
             self._version += 1
@@ -45,6 +45,9 @@ class Register:
             return RegisterWritten(request, str(self._version))
 
         self._send(node, request, apply)
+
+    def matches(self, expected: str) -> bool:
+        return expected == str(self._version)
 
     def _send(self, node: Node, request: int, apply: object) -> None:
         world, rng = self._world, self._world.random

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from delaymq.replication import Note, Record, Settings
 from delaymq.replication.effects import ReportLoss
 from delaymq.replication.events import ConnectionLost, Detach
+
 from delaymq_testing.replication.checker import Checker
 from delaymq_testing.replication.node import Node, receive
 from delaymq_testing.replication.register import Register
