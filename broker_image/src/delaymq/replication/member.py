@@ -146,7 +146,7 @@ class Member:
                 if self._leading is not None:
                     self._leading.on_appended()
             case Flushed(end):
-                self._local.log.flushed = max(self._local.log.flushed, min(end, self._local.log.end))
+                self._local.log.flushed = max(self._local.log.flushed, end)
                 self._following.on_flushed()
                 if self._leading is not None:
                     self._leading.confirm()

@@ -91,13 +91,14 @@ class LogState:
     history: History
     end: int
     flushed: int
+    """Reports of appends and flushes are independent: it may be higher than `end` for a moment."""
     confirmed: int
     """Known confirmed offset: no cut below it takes place."""
     note: Note | None = None
 
     def acknowledged(self, acknowledge: Acknowledge) -> int:
         """Return the offset up to which this member acknowledges its log."""
-        return self.flushed if acknowledge is Acknowledge.FLUSHED else self.end
+        return min(self.flushed, self.end) if acknowledge is Acknowledge.FLUSHED else self.end
 
 
 class SendAnswer(Enum):

@@ -152,17 +152,6 @@ def _confirm_largest(self: Leading) -> None:
     self._local.confirm(min(self._local.acknowledged, largest))
 
 
-_on_ack = Leading.on_ack
-
-
-@_plant("any-session", "acknowledgements of earlier sessions count", Leading, "on_ack")
-def _any_session(self: Leading, sender: str, ack: Ack) -> None:
-    peer = self.peers.get(sender)
-    if peer is not None:
-        ack = ack._replace(session=peer.session)
-    _on_ack(self, sender, ack)
-
-
 @_plant("join-at-confirmed", "members join the set at the known confirmed offset", Leading, "caught_up_offset")
 def _join_at_confirmed(self: Leading) -> int:
     return self._local.log.confirmed
@@ -368,6 +357,9 @@ def _detach_spent(self: Leading, order: Detach) -> str:
 
 
 # Progress
+
+
+_on_ack = Leading.on_ack
 
 
 @_plant("gap-not-resent", "bytes that were lost on the way are not sent again", Leading, "on_ack")

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from random import Random
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from delaymq.replication import Acknowledge, Failover, NoteKind, Settings
+from delaymq.replication.effects import CutTo, Effect, PersistEpochs, PersistNote, SetConfirmed, WriteRegister
 from delaymq.replication.events import ConnectionLost, PrepareDetach, Promote, Received, SwitchOver
 from delaymq.replication.messages import Ack
 
@@ -23,7 +24,7 @@ class Focus(NamedTuple):
 
     members: int = 0
     faults: frozenset[str] = frozenset()
-    settings: dict[str, object] = {}  # noqa: RUF012
+    settings: dict[str, Any] = {}  # noqa: RUF012
 
 
 class Scenario:
@@ -44,12 +45,18 @@ class Scenario:
         self.random = self.world.random
         self._orders_losses = self.random.random() < 0.3
         self._is_healed = False
+        self._ends: dict[int, int] = {}
+        """Ends of the logs of masters, by incarnation, when they were first seen after all faults."""
+        self.world.flush_share = self.random.choice((0.1, 0.3, 0.7))
+        self._client_ms = self.random.choice(((5, 20, 60, 120), (5, 20, 60, 120), (100, 300, 1_000)))
         self._pace_ms = self.random.choice((300, 800, 2_000))
         weights: dict[Callable[[], None], float] = {
-            self._crash: 6, self._lose_power: 3, self._pause: 4, self._partition: 4, self._block: 4,
+            self._crash: 6, self._lose_power: 3, self._crash_in_write: 3, self._crash_after_confirm: 2,
+            self._crash_in_change: 2, self._lose_change: 3, self._pause: 4, self._partition: 4, self._block: 4,
             self._isolate_from_register: 5, self._stop_register: 2, self._disturb_register: 4, self._disturb_network: 4,
-            self._jump_clock: 3, self._skew_clock: 2, self._lose_connection: 4, self._switch_over: 5, self._detach: 3,
-            self._slow_disk: 3, self._detach_far_from_register: 2, self._forge: 2, self._blackout: 1, self._replace_volume: 1, self._promote: 1,
+            self._jump_clock: 3, self._skew_clock: 2, self._lose_connection: 4, self._slow_disk: 3, self._forge: 2,
+            self._blackout: 1, self._replace_volume: 1, self._switch_over: 5, self._detach: 3,
+            self._detach_far_from_register: 2, self._promote: 1,
         }  # fmt: skip
         if focus.faults:
             weights = {fault: weight for fault, weight in weights.items() if fault.__name__[1:] in focus.faults}
@@ -82,7 +89,7 @@ class Scenario:
             node.read()
         else:
             node.snapshot()
-        self.world.after(self.random.choice((5, 20, 60, 120)), self._client)
+        self.world.after(self.random.choice(self._client_ms), self._client)
 
     # Faults
 
@@ -123,6 +130,37 @@ class Scenario:
         for node in self.world.nodes.values():
             node.lose_power()
             self._later(self._restart, node)
+
+    def _trap(self, *effects: type[Effect]) -> None:
+        """Let a member crash or lose power soon after its next effect of these kinds."""
+        node = self._any()
+        action = Node.lose_power if self.random.random() < 0.3 else Node.crash
+        delay_ms = self.random.choice((50, 1_000, 6_000))
+
+        def fall(node: Node) -> None:
+            action(node)
+            self.world.after(delay_ms, self._restart, node)
+
+        node.on_trapped, node.trap = fall, effects
+
+    def _crash_in_write(self) -> None:
+        self._trap(CutTo, PersistEpochs, PersistNote)
+
+    def _crash_after_confirm(self) -> None:
+        self._trap(SetConfirmed)
+
+    def _crash_in_change(self) -> None:
+        self._trap(WriteRegister)
+
+    def _lose_change(self) -> None:
+        """Lose the response to the next addition to the set, and the connection with the new member."""
+
+        def lose(writer: str, added: frozenset[str]) -> None:
+            pairs = {(writer, name) for name in added} | {(name, writer) for name in added}
+            self.world.blocked |= pairs
+            self._later(self.world.blocked.difference_update, pairs)
+
+        self.world.register.trap = lose
 
     def _pause(self) -> None:
         node = self._any()
@@ -239,8 +277,12 @@ class Scenario:
         world.register.is_down = False
         world.register.cut_off.clear()
         world.register.unreliable = 0.0
+        world.register.trap = None
+        world.flush_share = 0.7
         for node in world.nodes.values():
             self._skew_back(node)
+            node.trap = ()
+            node.slowness_ms = 0
             if node.is_paused:
                 node.resume()
             self._restart(node)
@@ -268,12 +310,11 @@ class Scenario:
                 node.start()
         if len(world.register.record.in_sync) < len(world.nodes):
             return False
-        return any(
-            node.master_epoch == world.register.record.epoch
-            and node.member is not None
-            and node.member.log.confirmed == len(node.disk.log) > 0
-            for node in world.masters()
-        )
+        for node in world.masters():
+            if node.member is not None and node.master_epoch == world.register.record.epoch:
+                known = self._ends.setdefault(node.incarnation, len(node.disk.log))
+                return node.member.log.confirmed > known
+        return False
 
     def _promote_longest(self) -> None:
         """Order a takeover, which must be necessary."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -43,10 +44,13 @@ class Node:
         self.is_held = False
         self.master_epoch: int | None = None
         """Epoch of which this process is the master."""
+        self.on_trapped: Callable[[Node], None] = lambda node: None
         self.clock_offset_ms = 0
         self.clock_rate = 1.0
         self.slowness_ms = 0
         """Longest additional time of a write to the disk."""
+        self.trap: tuple[type[Effect], ...] = ()
+        """Effects of which the next one is followed by a crash."""
         self.failure = ""
         """Reason for which the member takes part no longer."""
         self._queue = DiskQueue()
@@ -145,6 +149,9 @@ class Node:
 
     def _perform(self, effects: list[Effect]) -> None:
         for effect in effects:
+            if self.trap and isinstance(effect, self.trap):
+                self.trap = ()
+                self.world.after(self.world.random.randint(0, 30), self.on_trapped, self)
             match effect:
                 case does.Send(member, message):
                     self.world.send(self.name, member, message)
@@ -239,7 +246,11 @@ class Node:
             self.handle(operation.event)
 
     def _flush_sometimes(self) -> None:
-        if self._is_flushing or self.disk.flushed == len(self.disk.log) or self.world.random.random() < 0.3:
+        if (
+            self._is_flushing
+            or self.disk.flushed == len(self.disk.log)
+            or self.world.random.random() > self.world.flush_share
+        ):
             return
         self._is_flushing = True
         end, incarnation, cuts = len(self.disk.log), self.incarnation, self.disk.cuts

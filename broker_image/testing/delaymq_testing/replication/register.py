@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from delaymq.replication import Record
@@ -23,6 +24,8 @@ class Register:
         self.is_down = False
         self.cut_off: set[str] = set()
         """Members whose operations do not arrive."""
+        self.trap: Callable[[str, frozenset[str]], None] | None = None
+        """Called with the writer and the added members when the set changes next; the response is lost."""
         self.unreliable = 0.0
         """Share of operations whose request or response is lost or delayed by seconds."""
 
@@ -33,7 +36,7 @@ class Register:
     def write(self, node: Node, request: int, expected: str, record: Record, stated_loss: ReportLoss | None) -> None:
         """Begin a write."""
 
-        def apply() -> Event:
+        def apply() -> Event | None:
             if not self.matches(expected):
                 self._world.checker.count("conflicts")
                 return RegisterConflict(request)
@@ -42,6 +45,11 @@ class Register:
             if changed.in_sync != record.in_sync:
                 self._world.checker.count("changed sets")
             self._world.written(record, stated_loss)
+            added = record.in_sync - changed.in_sync
+            if added and self.trap is not None:
+                self.trap(node.name, added)
+                self.trap = None
+                return None
             return RegisterWritten(request, str(self._version))
 
         self._send(node, request, apply)
@@ -49,7 +57,7 @@ class Register:
     def matches(self, expected: str) -> bool:
         return expected == str(self._version)
 
-    def _send(self, node: Node, request: int, apply: object) -> None:
+    def _send(self, node: Node, request: int, apply: Callable[[], Event | None]) -> None:
         world, rng = self._world, self._world.random
         is_late = rng.random() < self.unreliable
         delay_ms = rng.randint(500, 6_000) if is_late and rng.random() < 0.5 else rng.randint(1, 30)
@@ -66,8 +74,8 @@ class Register:
                 if rng.random() < 0.5:
                     world.after(rng.randint(1, 30), respond, RegisterFailed(request))
                 return
-            event = apply()  # type: ignore[operator]
-            if loses_response:
+            event = apply()
+            if event is None or loses_response:
                 world.checker.count("unknown outcomes")
                 event = RegisterFailed(request)
                 if rng.random() < 0.5:

@@ -38,7 +38,8 @@ class World:
         """Pairs of sender and receiver between which no message arrives."""
         self.nodes = {name: Node(self, name, f"store-{names[0]}" if name == names[0] else "") for name in names}
         self.register = Register(self, Record(0, "", 0, frozenset({names[0]})))
-        self.detaches = True
+        self.flush_share = 0.7
+        """Share of ticks at which a member flushes its log."""
         self._events: list[tuple[int, int, Callable[..., None], tuple[object, ...]]] = []
         self._number = 0
         self._incarnation = 0
