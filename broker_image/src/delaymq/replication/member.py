@@ -242,7 +242,8 @@ class Member:
         local = self._local
         if epoch > local.epoch:
             local.epoch = epoch
-            self._register.is_stale = True
+            record = self._register.record
+            self._register.is_stale |= record is None or record.epoch < epoch
             self._candidacy.reset()
             self._following.leave()
             self._stop(f"epoch {epoch} has begun")

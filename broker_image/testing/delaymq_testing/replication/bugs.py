@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any, Final, NamedTuple
 from unittest.mock import patch
 
-from delaymq.replication import Member, NoteKind, Role
+from delaymq.replication import Acknowledge, Member, NoteKind, Role
 from delaymq.replication import effects as does
 from delaymq.replication import following as following_module
 from delaymq.replication.candidacy import Candidacy
@@ -21,6 +21,7 @@ from delaymq.replication.register import RegisterView
 
 from delaymq_testing.replication.disk import Store
 from delaymq_testing.replication.entries import SIZE, decode
+from delaymq_testing.replication.faults import Focus
 from delaymq_testing.replication.node import Node
 from delaymq_testing.replication.register import Register
 
@@ -33,6 +34,44 @@ class Bug(NamedTuple):
 
 
 BUGS: Final[dict[str, Bug]] = {}
+"""Bugs by name. Names with digits are the numbers of issues of apache/rocketmq."""
+
+_APPENDED: Final = {"acknowledge": Acknowledge.APPENDED}
+_FLUSHED: Final = {"acknowledge": Acknowledge.FLUSHED}
+
+
+def _focus(members: int, faults: str, pace_ms: int, settings: dict[str, Any] | None = None) -> Focus:
+    return Focus(members, frozenset(faults.split()), settings or {}, pace_ms)
+
+
+_LOST_CHANGES: Final = _focus(2, "lose_change partition switch_over crash", 600)
+_BLACKOUTS: Final = _focus(3, "blackout block", 800, _APPENDED)
+_DETACHED: Final = _focus(3, "detach_far_from_register lose_connection", 800)
+_DIVERGED: Final = _focus(3, "partition isolate_from_register crash block", 800)
+FOCUSES: Final = {
+    "5663": _LOST_CHANGES,
+    "unknown-is-failed": _LOST_CHANGES,
+    "blind-write": _focus(3, "disturb_register crash_in_change lose_connection", 400),
+    "join-at-confirmed": _focus(3, "crash_after_confirm blackout block disturb_network", 1_000, _FLUSHED),
+    "join-behind": _focus(3, "partition block crash", 600),
+    "appended-for-flushed": _focus(2, "lose_power slow_disk lose_connection", 600, _FLUSHED),
+    "snapshot-unflushed": _focus(2, "lose_power blackout", 600, _APPENDED),
+    "by-length": _DIVERGED,
+    "by-epoch-number": _DIVERGED,
+    "live-before-epochs": _focus(2, "crash_in_write slow_disk switch_over", 800),
+    "epochs-before-cut": _focus(2, "crash_in_write switch_over lose_connection", 800),
+    "power-loss-ignored": _focus(2, "lose_power pause disturb_network", 600, _APPENDED),
+    "empty-is-candidate": _focus(2, "replace_volume crash", 800),
+    "not-all-answered": _BLACKOUTS,
+    "any-log-after-loss": _BLACKOUTS,
+    "cleared-before-start": _focus(4, "blackout crash_in_write lose_connection", 500, _APPENDED),
+    "cleared-uncounted": _focus(3, "detach_far_from_register lose_connection detach", 0),
+    "detach-in-session": _DETACHED,
+    "spent-note": _DETACHED,
+    "gap-not-resent": _focus(3, "disturb_network", 800),
+    "stuck-session": _focus(3, "disturb_network block", 800),
+}
+"""Scenarios that find a bug in fewer runs; others are found in any scenarios."""
 
 
 @contextmanager
@@ -215,15 +254,6 @@ def _epochs_first(self: Following, sender: str, accept: Accept) -> str:
     if self.stage is Stage.CUTTING:
         self._local.effects.insert(before, does.PersistEpochs(0, accept.store_id, accept.history))
     return reason
-
-
-_begin = Member._begin
-
-
-@_plant("master-before-epochs", "a master appends before its epoch is on disk", Member, "_begin")
-def _begin_early(self: Member, epoch: int) -> None:
-    _begin(self, epoch)
-    self._on_persisted(self._starting)
 
 
 @_plant("4771", "what is derived from the log is not cut with it", Store, "cut")

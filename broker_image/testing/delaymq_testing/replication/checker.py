@@ -84,6 +84,12 @@ class Checker:
         newest = disk.history[-1].epoch if disk.history else 0
         return newest < self.lossy_epoch
 
+    def failed(self, name: str, reason: str) -> None:
+        """Check that a member stops only if confirmed messages were lost by a stated loss."""
+        self.count("failed members")
+        if not self.lossy_epoch:
+            raise ViolationError(f"{name} stops: {reason}")
+
     # Masters and readers
 
     def became_master(self, name: str, incarnation: int, epoch: int, disk: Disk) -> None:

@@ -25,6 +25,7 @@ class Focus(NamedTuple):
     members: int = 0
     faults: frozenset[str] = frozenset()
     settings: dict[str, Any] = {}  # noqa: RUF012
+    pace_ms: int = 0
 
 
 class Scenario:
@@ -49,7 +50,7 @@ class Scenario:
         """Ends of the logs of masters, by incarnation, when they were first seen after all faults."""
         self.world.flush_share = self.random.choice((0.1, 0.3, 0.7))
         self._client_ms = self.random.choice(((5, 20, 60, 120), (5, 20, 60, 120), (100, 300, 1_000)))
-        self._pace_ms = self.random.choice((300, 800, 2_000))
+        self._pace_ms = focus.pace_ms or self.random.choice((300, 800, 2_000))
         weights: dict[Callable[[], None], float] = {
             self._crash: 6, self._lose_power: 3, self._crash_in_write: 3, self._crash_after_confirm: 2,
             self._crash_in_change: 2, self._lose_change: 3, self._pause: 4, self._partition: 4, self._block: 4,

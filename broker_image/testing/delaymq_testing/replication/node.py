@@ -189,7 +189,7 @@ class Node:
                 self.world.checker.count("refused orders")
             case does.Failed(reason):
                 self.failure = reason
-                self.world.checker.count("failed members")
+                self.world.checker.failed(self.name, reason)
             case does.Disconnect():
                 self.world.checker.count("closed connections")
             case _:
