@@ -128,13 +128,16 @@ e2e: $(DEV) cluster ## brokers on real kind clusters: killed pods, lost nodes, r
 	$(call suite,kind) $(BIN)/python -m pytest e2e/kind --durations=15 --junitxml=$(REPORTS)/kind.xml
 
 # The tests that test-all does not run, in parts that can run alone and take at most an hour each on two processors.
-LONG_PARTS := fuzz crash real soak kind
-test-long: $(LONG_PARTS:%=test-long-%) ## tests that take too long for every change; single parts: make test-long-fuzz, -crash, -real, -soak, -kind
+LONG_PARTS := fuzz replication crash real soak kind
+test-long: $(LONG_PARTS:%=test-long-%) ## tests that take too long for every change; single parts: make test-long-fuzz, -replication, -crash, -real, -soak, -kind
 
 FUZZED := $(wildcard broker_image/tests/*/test_*fuzz*.py broker_image/tests/*/*/test_*fuzz*.py broker_image/tests/store/test_store_crash_*.py broker_image/tests/store/test_store_damage_*.py) broker_image/tests/message/test_message_record.py broker_image/tests/broker/test_delivery_model.py $(wildcard broker_image/tests/schedule/test_schedule_timeline_*.py)
 FUZZED += $(wildcard operator/tests/reconcile/test_operator_*_crashes.py)
 test-long-fuzz: $(DEV) ## 13,000,000 hostile inputs (900,000 for each decoder, fewer for whole brokers), 20,000 simulated power losses, 10,000 damaged logs, a crash of the operator at every call
 	$(call suite,long-fuzz) env DELAYMQ_FUZZ_INPUTS=900000 DELAYMQ_CRASH_STATES=20000 DELAYMQ_DAMAGES=10000 DELAYMQ_DEATHS_SHARE=1 $(PYTEST) $(FUZZED) --timeout=3000 --junitxml=$(REPORTS)/long-fuzz.xml
+
+test-long-replication: $(DEV) ## 120,000,000 steps of simulated groups of replicas
+	$(call suite,long-replication) env DELAYMQ_FUZZ_INPUTS=20000000 $(PYTEST) broker_image/tests/replication/test_replication_model.py --timeout=7200 --junitxml=$(REPORTS)/long-replication.xml
 
 test-long-crash: $(DEV) ## kill -9 at 20 points of each load; five kills in one run; RocketMQ's broker as a control
 	$(call suite,long-crash) $(PYTEST_E2E) --dist worksteal e2e/crash --long -m long --junitxml=$(REPORTS)/long-crash.xml

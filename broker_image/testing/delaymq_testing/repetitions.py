@@ -2,10 +2,10 @@
 
 DELAYMQ_SEED chooses the random sequence (1). CI takes another one each time and prints it; the same number repeats a
 run. DELAYMQ_FUZZ_INPUTS is the number of inputs for each fuzzed decoder and of steps of each model of the timeline
-(20,000); whole brokers, rule files and sockets get a stated share of it. DELAYMQ_CRASH_STATES is the number of
-simulated power losses (1,000), DELAYMQ_DAMAGES the number of flipped bits in logs (250). Of the calls at which the
-operator dies one in DELAYMQ_DEATHS_SHARE (3) is tried; the seed says which. `make test-long-fuzz` raises the first
-three and tries every call.
+(20,000), and a sixth of the steps of simulated groups of replicas; whole brokers, rule files and sockets get a stated
+share of it. DELAYMQ_CRASH_STATES is the number of simulated power losses (1,000), DELAYMQ_DAMAGES the number of flipped
+bits in logs (250). Of the calls at which the operator dies one in DELAYMQ_DEATHS_SHARE (3) is tried; the seed says
+which. `make test-long-fuzz` raises the first three and tries every call.
 """
 
 import os

@@ -77,8 +77,8 @@ def test_member_outside_of_the_set_is_no_candidate() -> None:
 def test_member_with_a_longer_log_goes_first() -> None:
     content = record(2, "a", "a", "b", "c")
     longer = Position(2, 0, 2, 300, None, False)
-    assert not abandoned(Driver("b"), content, 3_300, longer)
-    assert abandoned(Driver("b"), content, 3_300, longer._replace(last_epoch=0, end=90))
+    assert not abandoned(Driver("b"), content, 2_400, longer)
+    assert abandoned(Driver("b"), content, 2_400, longer._replace(last_epoch=0, end=90))
     assert abandoned(Driver("b"), content, 6_000, longer), "the other one does not take over"
 
 
@@ -109,6 +109,7 @@ def test_clock_that_is_set_back_stops_no_timer() -> None:
 
 # Notes
 LOST = Note(NoteKind.LOST_TAIL, 0, 0)
+"""Note with which a process starts after a power loss."""
 
 
 def test_member_that_may_have_lost_bytes_records_it_and_is_no_candidate() -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from delaymq.replication.effects import Disconnect, HoldAppends, Send, SendLog
 from delaymq.replication.events import Detach
 from delaymq.replication.local import Local
-from delaymq.replication.messages import Accept, Ack, Follow, HandOver
+from delaymq.replication.messages import Accept, Ack, Begun, Follow, HandOver
 from delaymq.replication.model import Record, SendAnswer
 from delaymq.replication.register import RegisterView
 
@@ -44,7 +44,7 @@ class Leading:
         self._register = register
         self.epoch = epoch
         self.start = local.log.end
-        others = register.record.in_sync - {local.name}
+        others = sorted(register.record.in_sync - {local.name})
         self.peers = {name: Peer(caught_up_ms=silent.get(name, local.now_ms)) for name in others}
         self.detached: set[str] = set()
         """Members of the in-sync set whose notes state that they are no candidates."""
@@ -55,6 +55,8 @@ class Leading:
         self._held_ms = 0
         self._handed_ms: int | None = None
         """Time at which the target was last asked to take over; None while it lacks bytes."""
+        for name in others:
+            local.emit(Send(name, Begun(epoch)))
 
     # Watermarks
 

@@ -209,9 +209,9 @@ class Member:
             self._local.emit(ReadyToDetach(self._detaching.pop(number)))
         if self.role is Role.STARTING and number == self._starting:
             silent = {self._following.master: self._following.lost_ms}
-            self._leading = Leading(self._local, self._register, self._led, silent)
             self.role = Role.MASTER
-            self._local.emit(BecomeMaster(self._led, self._leading.start))
+            self._local.emit(BecomeMaster(self._led, self._local.log.end))
+            self._leading = Leading(self._local, self._register, self._led, silent)
             self._leading.confirm()
 
     def _on_order(self, order: SwitchOver | Promote | PrepareDetach | Detach) -> None:
@@ -243,7 +243,8 @@ class Member:
         if epoch > local.epoch:
             local.epoch = epoch
             record = self._register.record
-            self._register.is_stale |= record is None or record.epoch < epoch
+            if record is None or record.epoch < epoch:
+                self._register.hurry()
             self._candidacy.reset()
             self._following.leave()
             self._stop(f"epoch {epoch} has begun")

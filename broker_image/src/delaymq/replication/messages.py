@@ -12,6 +12,12 @@ from delaymq.replication.history import History
 from delaymq.replication.model import Note
 
 
+class Begun(NamedTuple):
+    """Announcement of a new master, so that others read the register without delay."""
+
+    epoch: int
+
+
 class Follow(NamedTuple):
     """Request of a replica to begin a session."""
 
@@ -83,4 +89,4 @@ class HandOver(NamedTuple):
     end: int
 
 
-Message: TypeAlias = Follow | Accept | Frame | Ack | Ask | Position | HandOver
+Message: TypeAlias = Begun | Follow | Accept | Frame | Ack | Ask | Position | HandOver

@@ -36,7 +36,7 @@ class Settings(NamedTuple):
     """Number of in-sync members, including the master, below which no send is stored."""
     replica_timeout_ms: int = 2_000
     """Time for which a replica may be silent or behind before it is removed from the in-sync set."""
-    renew_ms: int = 1_500
+    renew_ms: int = 1_000
     lease_ms: int = 10_000
     register_timeout_ms: int = 1_000
     heartbeat_ms: int = 300

@@ -15,7 +15,7 @@ from delaymq.replication.events import Detach
 from delaymq.replication.following import Following, Stage
 from delaymq.replication.history import History
 from delaymq.replication.leading import Leading
-from delaymq.replication.messages import Accept, Ack, Position
+from delaymq.replication.messages import Ack, Position
 from delaymq.replication.model import LogState, Record
 from delaymq.replication.register import RegisterView
 
@@ -58,14 +58,11 @@ FOCUSES: Final = {
     "snapshot-unflushed": _focus(2, "lose_power blackout", 600, _APPENDED),
     "by-length": _DIVERGED,
     "by-epoch-number": _DIVERGED,
-    "live-before-epochs": _focus(2, "crash_in_write slow_disk switch_over", 800),
-    "epochs-before-cut": _focus(2, "crash_in_write switch_over lose_connection", 800),
     "power-loss-ignored": _focus(2, "lose_power pause disturb_network", 600, _APPENDED),
     "empty-is-candidate": _focus(2, "replace_volume crash", 800),
     "not-all-answered": _BLACKOUTS,
     "any-log-after-loss": _BLACKOUTS,
     "cleared-before-start": _focus(4, "blackout crash_in_write lose_connection", 500, _APPENDED),
-    "cleared-uncounted": _focus(3, "detach_far_from_register lose_connection detach", 0),
     "detach-in-session": _DETACHED,
     "spent-note": _DETACHED,
     "gap-not-resent": _focus(3, "disturb_network", 800),
@@ -235,27 +232,6 @@ def _by_number(own: History, own_end: int, other: History, other_end: int) -> in
     return min(own_end, other_end) if common else 0
 
 
-_persist = Following._persist
-
-
-@_plant("live-before-epochs", "a replica receives bytes before their epoch is on disk", Following, "_persist")
-def _live_early(self: Following, accept: Accept) -> None:
-    _persist(self, accept)
-    self.on_persisted(self._persisting)
-
-
-_on_accept = Following.on_accept
-
-
-@_plant("epochs-before-cut", "a replica writes the master's epochs before it cuts its log", Following, "on_accept")
-def _epochs_first(self: Following, sender: str, accept: Accept) -> str:
-    before = len(self._local.effects)
-    reason = _on_accept(self, sender, accept)
-    if self.stage is Stage.CUTTING:
-        self._local.effects.insert(before, does.PersistEpochs(0, accept.store_id, accept.history))
-    return reason
-
-
 @_plant("4771", "what is derived from the log is not cut with it", Store, "cut")
 def _uncut(self: Store, log: bytearray) -> None:
     pass
@@ -359,15 +335,6 @@ def _clear_at_confirmed(self: Following) -> None:
             self._local.persist_note(None)
 
 
-@_plant("cleared-uncounted", "a member that is not waited for catches up once", Following, "_advance")
-def _clear_uncounted(self: Following) -> None:
-    log = self._local.log
-    if self.stage is Stage.LIVE:
-        self._local.confirm(min(self._confirmed, log.end))
-        if log.note and self._local.acknowledged >= max(self._confirmed, log.history[-1].start):
-            self._local.persist_note(None)
-
-
 _on_order = Member._on_order
 
 
@@ -392,7 +359,7 @@ def _detach_spent(self: Leading, order: Detach) -> str:
 _on_ack = Leading.on_ack
 
 
-@_plant("gap-not-resent", "bytes that were lost on the way are not sent again", Leading, "on_ack")
+@_plant("gap-not-resent", "lost bytes are not sent again", Leading, "on_ack")
 def _no_resend(self: Leading, sender: str, ack: Ack) -> None:
     _on_ack(self, sender, ack._replace(expected=0))
 

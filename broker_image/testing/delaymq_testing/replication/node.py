@@ -206,7 +206,7 @@ class Node:
         self._checked = offset
 
     def _append_raw(self, effect: does.AppendRaw) -> None:
-        """Append to the mapped log at once; the event follows, in the order of the appends."""
+        """Append to the mapped log immediately; the event follows, in the order of the appends."""
         start, data = effect
         assert start == len(self.disk.log), f"{self.name}: {start} is not the end of the log, {len(self.disk.log)}"
         self.disk.append(data)
