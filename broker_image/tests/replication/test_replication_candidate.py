@@ -33,7 +33,7 @@ from delaymq.replication.events import (
     SwitchOver,
 )
 from delaymq.replication.messages import Ack, Follow, Frame, HandOver, Position
-from delaymq_testing.replication.driver import SYNC, Driver, abandoned, connect, follower, live, master, record
+from delaymq_testing.replication.driver import LOST, SYNC, Driver, abandoned, connect, follower, live, master, record
 
 
 # Candidates
@@ -108,8 +108,6 @@ def test_clock_that_is_set_back_stops_no_timer() -> None:
 
 
 # Notes
-LOST = Note(NoteKind.LOST_TAIL, 0, 0)
-"""Note with which a process starts after a power loss."""
 
 
 def test_member_that_may_have_lost_bytes_records_it_and_is_no_candidate() -> None:

@@ -8,6 +8,7 @@ from delaymq.replication import (
     LogState,
     Member,
     Note,
+    NoteKind,
     Record,
     Settings,
 )
@@ -32,6 +33,8 @@ from delaymq.replication.messages import Accept, Ack, Ask, Follow, Position
 
 STORE = "store"
 SYNC = Settings()
+LOST = Note(NoteKind.LOST_TAIL, 0, 0)
+"""Note with which a process starts after a power loss."""
 AnyEffect = TypeVar("AnyEffect")
 
 
