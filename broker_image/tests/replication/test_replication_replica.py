@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import pytest
-from delaymq.replication import (
-    Role,
-)
+from delaymq.replication import NoteKind, Role
 from delaymq.replication.effects import (
     AppendRaw,
     CutTo,
+    DiscardLog,
     Failed,
     PersistEpochs,
+    PersistNote,
+    WriteRegister,
 )
 from delaymq.replication.events import (
     Appended,
+    AppendFailed,
     CutDone,
     Flushed,
     Persisted,
@@ -56,7 +58,7 @@ def test_replica_cuts_its_log_before_it_writes_the_epochs_and_acknowledges_after
     driver = follower(history=(EpochStart(1, 0),))
     session = driver.sent(Follow)[-1].session
     driver.effects.clear()
-    driver.give(Received("a", Accept(2, session, STORE, (EpochStart(1, 0), EpochStart(2, 60)), 200)))
+    driver.give(Received("a", Accept(2, session, STORE, (EpochStart(1, 0), EpochStart(2, 60)), 0, 200)))
     assert driver.effects == [CutTo(60)]
     driver.give(CutDone())
     assert not driver.sent(Ack)
@@ -67,7 +69,7 @@ def test_replica_cuts_its_log_before_it_writes_the_epochs_and_acknowledges_after
 def test_replica_never_cuts_what_it_knows_to_be_confirmed() -> None:
     driver = follower(history=(EpochStart(1, 0),), confirmed=61)
     session = driver.sent(Follow)[-1].session
-    driver.give(Received("a", Accept(2, session, STORE, (EpochStart(1, 0), EpochStart(2, 60)), 200)))
+    driver.give(Received("a", Accept(2, session, STORE, (EpochStart(1, 0), EpochStart(2, 60)), 0, 200)))
     assert "agrees with this one up to 60 only, and 61 was confirmed" in driver.take(Failed).reason
     assert driver.member.role is Role.FAILED
 
@@ -75,7 +77,7 @@ def test_replica_never_cuts_what_it_knows_to_be_confirmed() -> None:
 def test_log_of_another_store_is_refused_and_not_cut() -> None:
     driver = follower(history=(EpochStart(1, 0),))
     session = driver.sent(Follow)[-1].session
-    driver.give(Received("a", Accept(2, session, "other", (EpochStart(2, 0),), 200)))
+    driver.give(Received("a", Accept(2, session, "other", (EpochStart(2, 0),), 0, 200)))
     assert not driver.has(CutTo)
     assert "store" in driver.take(Failed).reason
 
@@ -83,7 +85,7 @@ def test_log_of_another_store_is_refused_and_not_cut() -> None:
 def test_empty_volume_adopts_the_store() -> None:
     driver = follower(end=0)
     session = driver.sent(Follow)[-1].session
-    driver.give(Received("a", Accept(2, session, "other", (EpochStart(2, 0),), 200)))
+    driver.give(Received("a", Accept(2, session, "other", (EpochStart(2, 0),), 0, 200)))
     assert driver.take(PersistEpochs).store_id == "other"
 
 
@@ -116,3 +118,60 @@ def test_snapshots_state_nothing_beyond_confirmed_and_flushed() -> None:
     assert (driver.member.log.confirmed, driver.member.durable_confirmed) == (120, 100)
     driver.give(Flushed(120))
     assert driver.member.durable_confirmed == 120
+
+
+# Logs whose oldest bytes were deleted
+def test_empty_log_begins_at_the_oldest_byte_of_the_masters_and_has_nothing_before() -> None:
+    driver = follower(end=0)
+    session = driver.sent(Follow)[-1].session
+    driver.give(Received("a", Accept(2, session, STORE, (EpochStart(1, 0), EpochStart(2, 60)), 40, 200)))
+    driver.persist()
+    assert driver.sent(Ack)[-1:] == [Ack(2, session, 40, 0, 0)]
+    driver.give(Received("a", Frame(2, session, 40, b"x" * 20, 40, True)))
+    assert driver.take(AppendRaw) == AppendRaw(40, b"x" * 20)
+    assert driver.member.log.confirmed == 0
+    driver.give(Appended(60))
+    assert (driver.member.log.confirmed, driver.member.log.begin) == (40, 40)
+
+
+def test_log_that_the_master_cannot_continue_is_discarded_after_a_note() -> None:
+    driver = follower(history=(EpochStart(1, 0),))
+    session = driver.sent(Follow)[-1].session
+    driver.effects.clear()
+    driver.give(Received("a", Accept(2, session, STORE, (EpochStart(1, 0), EpochStart(2, 400)), 120, 500)))
+    note, discard = driver.effects
+    assert isinstance(note, PersistNote)
+    assert note.note is not None
+    assert note.note.kind is NoteKind.EMPTY
+    assert isinstance(discard, DiscardLog)
+    assert "ends at 100, and that of the master a begins at 120" in discard.reason
+    driver.effects.clear()
+    driver.wait(20_000)
+    assert not driver.sent(Follow)
+    assert not driver.has(WriteRegister)
+
+
+def test_incomplete_record_is_requested_again_in_the_next_session() -> None:
+    driver = follower()
+    session = live(driver)
+    driver.give(Received("a", Frame(2, session, 100, b"x" * 20, 100, True)), Appended(110))
+    driver.effects.clear()
+    driver.give(Received("a", Frame(2, session, 120, b"x" * 5, 100, True)))
+    assert driver.take(AppendRaw) == AppendRaw(120, b"x" * 5)
+    driver.give(Appended(110))
+    driver.wait(3_000)
+    session = live(driver, end=200)
+    assert driver.sent(Ack)[-1] == Ack(2, session, 110, 110, 0)
+
+
+def test_failed_append_ends_the_session_and_the_next_one_continues_at_the_end() -> None:
+    driver = follower()
+    session = live(driver)
+    driver.give(Received("a", Frame(2, session, 100, b"x" * 20, 100, True)))
+    driver.give(Received("a", Frame(2, session, 120, b"x" * 20, 100, True)))
+    driver.effects.clear()
+    driver.give(AppendFailed(), AppendFailed())
+    assert not driver.sent(Ack)
+    driver.wait(1_000)
+    session = live(driver)
+    assert driver.sent(Ack)[-1] == Ack(2, session, 100, 100, 0)

@@ -65,6 +65,16 @@ class CutTo(NamedTuple):
     offset: int
 
 
+class DiscardLog(NamedTuple):
+    """Discard the log, and everything derived from it, and restart the process with an empty one.
+
+    The master does not have the bytes any more that would continue it. The note that precedes this effect must be on
+    disk before.
+    """
+
+    reason: str
+
+
 class PersistEpochs(NamedTuple):
     """Replace `epochs.json` and sync it. Completed by Persisted."""
 
@@ -142,6 +152,7 @@ Effect: TypeAlias = (
     | Disconnect
     | AppendRaw
     | CutTo
+    | DiscardLog
     | PersistEpochs
     | PersistNote
     | BecomeMaster

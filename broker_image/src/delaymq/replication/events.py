@@ -53,9 +53,24 @@ class RegisterFailed(NamedTuple):
 
 
 class Appended(NamedTuple):
-    """The log ends at `end`: after AppendRaw, or after appends of the master itself."""
+    """The log ends at `end`: after AppendRaw, or after appends of the master itself.
+
+    After AppendRaw, the log may end before the appended bytes, which begin a record that is not complete yet. This part
+    is forgotten when the session ends.
+    """
 
     end: int
+
+
+class AppendFailed(NamedTuple):
+    """The bytes of AppendRaw could not be appended. Those of later ones that are in progress are not appended either,
+    which is reported for each."""
+
+
+class Trimmed(NamedTuple):
+    """The log begins at `begin`, because older segments were deleted."""
+
+    begin: int
 
 
 class Flushed(NamedTuple):
@@ -111,6 +126,8 @@ Event: TypeAlias = (
     | RegisterConflict
     | RegisterFailed
     | Appended
+    | AppendFailed
+    | Trimmed
     | Flushed
     | CutDone
     | Persisted

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from enum import Enum, auto
 
-from delaymq.replication.effects import AppendRaw, CutTo, Send
+from delaymq.replication.effects import AppendRaw, CutTo, DiscardLog, Send
 from delaymq.replication.history import consistent_end, trimmed
 from delaymq.replication.local import Local
 from delaymq.replication.messages import Accept, Ack, Follow, Frame
-from delaymq.replication.model import Acknowledge
+from delaymq.replication.model import Acknowledge, Note, NoteKind
 
 
 class Stage(Enum):
@@ -40,6 +40,8 @@ class Following:
         self._persisting = 0
         self._expected = local.log.end
         """Offset of the next byte to append, after the appends in progress."""
+        self._appending = 0
+        """Number of appends in progress."""
         self._confirmed = 0
         self._counted_at = -1
         """Offset that was confirmed when the master last stated that it counts this member; otherwise -1."""
@@ -47,7 +49,7 @@ class Following:
     @property
     def is_settled(self) -> bool:
         """Whether the end of the log is final until the next event: nothing is being appended or cut."""
-        return self._cut_to < 0 and self._expected == self._local.log.end
+        return self._cut_to < 0 and not self._appending
 
     def follow(self, master: str, epoch: int) -> None:
         """Begin a session, in place of the current one."""
@@ -103,13 +105,24 @@ class Following:
             )
         self._accepted = accept
         self._heard_ms = self._local.now_ms
-        if point < log.end:
+        if point < accept.begin and log.end:
+            self._discard(accept)
+        elif point < log.end:
             self.stage = Stage.CUTTING
             self._cut_to = point
             self._local.emit(CutTo(point))
         else:
             self._persist(accept)
         return ""
+
+    def _discard(self, accept: Accept) -> None:
+        """Discard a log that the master cannot continue. Until this member has caught up, it lacks confirmed bytes."""
+        local, end = self._local, self._local.log.end
+        local.persist_note(Note(NoteKind.EMPTY, local.epoch, local.next_serial()))
+        self._cut_to = 0  # the log is not final until the process has been restarted
+        self.stage = Stage.NONE
+        reason = f"the log ends at {end}, and that of the master {self.master} begins at {accept.begin}"
+        local.emit(DiscardLog(reason))
 
     def on_cut_done(self) -> None:
         """Adopt the end of the log, and the master's epochs if the session still exists."""
@@ -122,6 +135,10 @@ class Following:
             self._persist(self._accepted)
 
     def _persist(self, accept: Accept) -> None:
+        log = self._local.log
+        if not log.end:
+            log.begin = accept.begin
+        self._expected = log.end or log.begin
         self.stage = Stage.PERSISTING
         self._persisting = self._local.persist_epochs(accept.store_id, accept.history)
 
@@ -145,6 +162,7 @@ class Following:
         self._counted_at = frame.confirmed if frame.counted else -1
         if frame.data and frame.start == self._expected:
             self._expected += len(frame.data)
+            self._appending += 1
             self._local.emit(AppendRaw(frame.start, frame.data))
         else:
             self.acknowledge(frame.start)
@@ -152,13 +170,16 @@ class Following:
 
     def on_appended(self, end: int) -> None:
         """Acknowledge appended bytes."""
-        log = self._local.log
-        log.end = end
+        self._local.log.end = end
+        self._appending = max(self._appending - 1, 0)
         if self.stage is Stage.LIVE:
             self._advance()
             self.acknowledge()
-        elif self._cut_to < 0:
-            self._expected = max(self._expected, end)
+
+    def on_append_failed(self) -> None:
+        """End the session. The next one continues at the end of the log."""
+        self._appending = max(self._appending - 1, 0)
+        self.leave()
 
     def on_flushed(self) -> None:
         """Acknowledge flushed bytes, if these count."""

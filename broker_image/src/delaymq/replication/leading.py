@@ -107,7 +107,9 @@ class Leading:
         peer.acknowledged, peer.next, peer.sent = 0, 0, -1
         peer.goal, peer.goal_ms = local.log.end, local.now_ms
         peer.heard_ms = local.now_ms
-        local.emit(Send(sender, Accept(self.epoch, peer.session, local.log.store_id, local.log.history, local.log.end)))
+        log = local.log
+        accept = Accept(self.epoch, peer.session, log.store_id, log.history, log.begin, log.end)
+        local.emit(Send(sender, accept))
 
     def on_ack(self, sender: str, ack: Ack) -> None:
         """Adopt the position of a replica, and send what it lacks."""

@@ -16,6 +16,7 @@ from delaymq.replication.effects import (
 )
 from delaymq.replication.events import (
     Appended,
+    AppendFailed,
     ConnectionLost,
     CutDone,
     Detach,
@@ -30,6 +31,7 @@ from delaymq.replication.events import (
     RegisterRead,
     RegisterWritten,
     SwitchOver,
+    Trimmed,
 )
 from delaymq.replication.following import Following
 from delaymq.replication.history import EpochStart, last_epoch, trimmed
@@ -145,6 +147,10 @@ class Member:
                 self._following.on_appended(end)
                 if self._leading is not None:
                     self._leading.on_appended()
+            case AppendFailed():
+                self._following.on_append_failed()
+            case Trimmed(begin):
+                self._local.log.begin = begin
             case Flushed(end):
                 self._local.log.flushed = max(self._local.log.flushed, end)
                 self._following.on_flushed()

@@ -36,6 +36,8 @@ class Accept(NamedTuple):
     session: int
     store_id: str
     history: History
+    begin: int
+    """Offset of the oldest byte of the log."""
     end: int
 
 

@@ -95,6 +95,8 @@ class LogState:
     confirmed: int
     """Known confirmed offset: no cut below it takes place."""
     note: Note | None = None
+    begin: int = 0
+    """Offset of the oldest byte. An empty log may begin at that of the master's log."""
 
     def acknowledged(self, acknowledge: Acknowledge) -> int:
         """Return the offset up to which this member acknowledges its log."""

@@ -15,7 +15,7 @@ from delaymq.replication.events import Detach
 from delaymq.replication.following import Following, Stage
 from delaymq.replication.history import History
 from delaymq.replication.leading import Leading
-from delaymq.replication.messages import Ack, Position
+from delaymq.replication.messages import Accept, Ack, Position
 from delaymq.replication.model import LogState, Record
 from delaymq.replication.register import RegisterView
 
@@ -66,6 +66,8 @@ FOCUSES: Final = {
     "detach-in-session": _DETACHED,
     "spent-note": _DETACHED,
     "gap-not-resent": _focus(3, "disturb_network", 800),
+    "begin-claimed": _focus(3, "trim block pause crash replace_volume", 600),
+    "failed-append-ignored": _focus(2, "fail_appends", 600),
     "stuck-session": _focus(3, "disturb_network block", 800),
 }
 """Scenarios that find a bug in fewer runs; others are found in any scenarios."""
@@ -230,6 +232,32 @@ def _by_length(own: History, own_end: int, other: History, other_end: int) -> in
 def _by_number(own: History, own_end: int, other: History, other_end: int) -> int:
     common = {entry.epoch for entry in own} & {entry.epoch for entry in other}
     return min(own_end, other_end) if common else 0
+
+
+_persist, _leave, _on_append_failed = Following._persist, Following.leave, Following.on_append_failed
+
+
+@_plant("begin-claimed", "an empty log counts as one that ends where the master's begins", Following, "_persist")
+def _claim_begin(self: Following, accept: Accept) -> None:
+    log = self._local.log
+    log.end = log.flushed = log.end or accept.begin
+    _persist(self, accept)
+
+
+@_plant("failed-append-ignored", "a session continues behind bytes that were not appended", Following, "leave")
+def _stay(self: Following) -> None:
+    if not _failing:
+        _leave(self)
+
+
+@_plant("failed-append-ignored", "", Following, "on_append_failed")
+def _stay_after_failure(self: Following) -> None:
+    _failing.append(self)
+    _on_append_failed(self)
+    _failing.clear()
+
+
+_failing: list[Following] = []
 
 
 @_plant("4771", "what is derived from the log is not cut with it", Store, "cut")

@@ -57,11 +57,19 @@ class Disk:
     lost_power: bool = False
     """Whether the kernel's boot id differs from that of the process that acknowledged unsynced bytes."""
     cuts: int = 0
+    begin: int = 0
+    """Offset of the oldest byte. What precedes it remains in `log`, for comparisons, and is not read by the member."""
     store: Store = field(default_factory=Store)
 
     def excuses(self) -> bool:
         """Whether the member is no candidate until it has caught up, as far as its disk shows."""
         return self.is_empty or self.lost_power or self.note is not None
+
+    def discard(self) -> None:
+        """Discard the log and its snapshots."""
+        note, self.cuts = self.note, self.cuts + 1
+        self.__init__(f"discarded-{self.store_id}", cuts=self.cuts)
+        self.note = note
 
     def append(self, data: bytes) -> None:
         """Append records."""

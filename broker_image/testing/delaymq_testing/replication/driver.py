@@ -131,7 +131,7 @@ def follower(*, end: int = 100, confirmed: int = 0, history: History = (), note:
 def live(driver: Driver, *, end: int = 100, start: int = 100) -> int:
     """Let a follower begin its session with a log of the same content. Returns the session."""
     session = driver.sent(Follow)[-1].session
-    driver.give(Received("a", Accept(2, session, STORE, (EpochStart(2, start),), end)))
+    driver.give(Received("a", Accept(2, session, STORE, (EpochStart(2, start),), 0, end)))
     driver.persist()
     return session
 

@@ -39,7 +39,7 @@ class Scenario:
             waits_for_replicas=rng.random() < 0.8,
             failover=Failover.MANUAL if rng.random() < 0.1 else Failover.AUTOMATIC,
             min_in_sync=rng.randint(1, len(names)),
-            batch_bytes=rng.choice((64, 1 << 18)),
+            batch_bytes=rng.choice((40, 64, 1 << 18)),
             window_bytes=rng.choice((256, 1 << 22)),
         )
         self.world = World(seed, names, settings._replace(**focus.settings))
@@ -57,7 +57,7 @@ class Scenario:
             self._isolate_from_register: 5, self._stop_register: 2, self._disturb_register: 4, self._disturb_network: 4,
             self._jump_clock: 3, self._skew_clock: 2, self._lose_connection: 4, self._slow_disk: 3, self._forge: 2,
             self._blackout: 1, self._replace_volume: 1, self._switch_over: 5, self._detach: 3,
-            self._detach_far_from_register: 2, self._promote: 1,
+            self._detach_far_from_register: 2, self._promote: 1, self._trim: 3, self._fail_appends: 2,
         }  # fmt: skip
         if focus.faults:
             weights = {fault: weight for fault, weight in weights.items() if fault.__name__[1:] in focus.faults}
@@ -112,25 +112,21 @@ class Scenario:
     def _later(self, action: Callable[..., None], *arguments: object) -> None:
         self.world.after(self.random.choice((50, 500, 2_500, 6_000, 15_000)), action, *arguments)
 
-    def _restart(self, node: Node) -> None:
-        if node.member is None:
-            node.start()
-
     def _crash(self) -> None:
         node = self._any()
         node.crash()
-        self._later(self._restart, node)
+        self._later(node.restart)
 
     def _lose_power(self) -> None:
         node = self._any()
         node.lose_power()
-        self._later(self._restart, node)
+        self._later(node.restart)
 
     def _blackout(self) -> None:
         """Let all members lose power."""
         for node in self.world.nodes.values():
             node.lose_power()
-            self._later(self._restart, node)
+            self._later(node.restart)
 
     def _trap(self, *effects: type[Effect]) -> None:
         """Let a member crash or lose power soon after its next effect of these kinds."""
@@ -140,7 +136,7 @@ class Scenario:
 
         def fall(node: Node) -> None:
             action(node)
-            self.world.after(delay_ms, self._restart, node)
+            self.world.after(delay_ms, node.restart)
 
         node.on_trapped, node.trap = fall, effects
 
@@ -227,6 +223,17 @@ class Scenario:
                 end = len(node.disk.log) + self.random.choice((16, 1_600))
                 node.handle(Received(name, Ack(node.member.epoch, peer.session, end, end, 0)))
 
+    def _trim(self) -> None:
+        """Delete old parts of logs."""
+        for node in self.world.nodes.values():
+            if node.member is not None and not node.is_paused and self.random.random() < 0.7:
+                node.trim()
+
+    def _fail_appends(self) -> None:
+        node = self._any()
+        node.append_failures = self.random.choice((0.1, 1.0))
+        self._later(setattr, node, "append_failures", 0.0)
+
     # Orders
 
     def _switch_over(self) -> None:
@@ -266,7 +273,7 @@ class Scenario:
         if not self._orders_losses:
             return
         node.replace_volume()
-        self._later(self._restart, node)
+        self._later(node.restart)
 
     # Recovery
 
@@ -284,9 +291,10 @@ class Scenario:
             self._skew_back(node)
             node.trap = ()
             node.slowness_ms = 0
+            node.append_failures = 0.0
             if node.is_paused:
                 node.resume()
-            self._restart(node)
+            node.restart()
         if world.run_until(self._has_recovered, RECOVERY_MS):
             return
         # What remains needs an administrator.

@@ -10,7 +10,18 @@ from typing import TYPE_CHECKING, NamedTuple
 from delaymq.replication import Acknowledge, LogState, Member, Note, NoteKind, Role, SendAnswer
 from delaymq.replication import effects as does
 from delaymq.replication.effects import Effect
-from delaymq.replication.events import Appended, CutDone, Event, Flushed, Persisted, Received, Tick
+from delaymq.replication.events import (
+    Appended,
+    AppendFailed,
+    ConnectionLost,
+    CutDone,
+    Event,
+    Flushed,
+    Persisted,
+    Received,
+    Tick,
+    Trimmed,
+)
 from delaymq.replication.messages import Frame
 
 from delaymq_testing.replication.disk import Disk, DiskQueue, Operation
@@ -55,7 +66,11 @@ class Node:
         """Reason for which the member takes part no longer."""
         self._queue = DiskQueue()
         self._inbox: deque[Event] = deque()
+        self.append_failures = 0.0
+        """Share of appends that fail."""
         self._appended_ms = 0
+        self._rest = b""
+        """Beginning of a record that is not complete."""
         self._checked = 0
         """Part of the confirmed log that the checker has compared."""
         self._waiting: list[Waiting] = []
@@ -73,7 +88,8 @@ class Node:
             note = Note(NoteKind.EMPTY, 0, 0)
         elif note is None and disk.lost_power:
             note = Note(NoteKind.LOST_TAIL, 0, 0)
-        log = LogState(disk.store_id, disk.history, len(disk.log), disk.flushed, disk.confirmed, note)
+        log = LogState(disk.store_id, disk.history, len(disk.log), disk.flushed, disk.confirmed, note, disk.begin)
+        self._rest = b""
         self.failure = ""
         self.is_held = self._is_flushing = False
         self.master_epoch = None
@@ -84,6 +100,11 @@ class Node:
         self.member = Member(self.name, self.incarnation, self.world.settings, log)
         self._perform(self.member.start(self._now_ms()))
         self._schedule_tick(self.incarnation)
+
+    def restart(self) -> None:
+        """Start a process if there is none."""
+        if self.member is None:
+            self.start()
 
     def crash(self) -> None:
         """Kill the process."""
@@ -166,7 +187,7 @@ class Node:
                     self._set_confirmed(offset)
                 case does.AppendRaw():
                     self._append_raw(effect)
-                case does.CutTo() | does.PersistEpochs() | does.PersistNote():
+                case does.CutTo() | does.PersistEpochs() | does.PersistNote() | does.DiscardLog():
                     self._write(effect)
                 case _:
                     self._report(effect)
@@ -174,6 +195,7 @@ class Node:
     def _report(self, effect: Effect) -> None:
         match effect:
             case does.BecomeMaster(epoch, _):
+                self._rest = b""
                 self.master_epoch = epoch
                 self.world.checker.became_master(self.name, self.incarnation, epoch, self.disk)
             case does.StopBeingMaster():
@@ -196,6 +218,10 @@ class Node:
                 raise AssertionError(effect)
 
     def _send_log(self, effect: does.SendLog) -> None:
+        if effect.start < self.disk.begin:
+            self.world.checker.count("reads of trimmed bytes")
+            self.world.after(0, self._handle_of, self.incarnation, ConnectionLost(effect.member))
+            return
         data = bytes(self.disk.log[effect.start : effect.end])
         assert len(data) == effect.end - effect.start, effect
         frame = Frame(effect.epoch, effect.session, effect.start, data, effect.confirmed, effect.counted)
@@ -206,22 +232,45 @@ class Node:
         self._checked = offset
 
     def _append_raw(self, effect: does.AppendRaw) -> None:
-        """Append to the mapped log immediately; the event follows, in the order of the appends."""
-        start, data = effect
-        assert start == len(self.disk.log), f"{self.name}: {start} is not the end of the log, {len(self.disk.log)}"
-        self.disk.append(data)
+        """Append complete records to the mapped log immediately; the event follows, in the order of the appends."""
+        event: Event = AppendFailed() if self.world.random.random() < self.append_failures else self._appended(*effect)
+        self.world.checker.count(type(event).__name__)
         self._appended_ms = max(self._appended_ms, self.world.now_ms + self.world.random.choice((0, 0, 1, 5, 40)))
-        incarnation = self.incarnation
-        self.world.after(
-            self._appended_ms - self.world.now_ms, self._handle_of, incarnation, Appended(start + len(data))
-        )
+        self.world.after(self._appended_ms - self.world.now_ms, self._handle_of, self.incarnation, event)
+
+    def _appended(self, start: int, data: bytes) -> Event:
+        """Append bytes, and return the event that reports the result."""
+        disk = self.disk
+        if start == len(disk.log):
+            self._rest = b""
+        if not disk.log and start:
+            # Snapshots of the schedule are not copied: what was trimmed had ended, or was carried forward.
+            before = self.world.log_before(start)
+            if before is None:
+                return AppendFailed()
+            disk.append(before)
+            disk.begin = disk.flushed = start
+        if start != len(disk.log) + len(self._rest):
+            return AppendFailed()
+        data = self._rest + data
+        complete = len(data) // SIZE * SIZE
+        self._rest = data[complete:]
+        disk.append(data[:complete])
+        return Appended(len(disk.log))
 
     def _handle_of(self, incarnation: int, event: Event) -> None:
         if incarnation == self.incarnation:
             self.handle(event)
 
-    def _write(self, effect: does.CutTo | does.PersistEpochs | does.PersistNote) -> None:
-        event = CutDone() if isinstance(effect, does.CutTo) else Persisted(effect.number)
+    def _write(self, effect: does.CutTo | does.PersistEpochs | does.PersistNote | does.DiscardLog) -> None:
+        event: Event
+        match effect:
+            case does.CutTo():
+                event, self._rest = CutDone(), b""
+            case does.DiscardLog():
+                event = Tick()
+            case _:
+                event = Persisted(effect.number)
         self._queue.operations.append(Operation(partial(self._change, self.disk, effect), event))
         delay_ms = self.world.random.choice((0, 0, 1, 5, 40)) + self.world.random.randint(0, self.slowness_ms)
         self.world.after(delay_ms, self._complete, self._queue)
@@ -231,6 +280,11 @@ class Node:
             case does.CutTo(offset):
                 self.world.checker.count("cuts")
                 disk.cut(offset)
+            case does.DiscardLog():
+                self.world.checker.count("discarded logs")
+                disk.discard()
+                self.crash()
+                self.world.after(self.world.random.randint(1, 500), self.restart)
             case does.PersistEpochs(_, store_id, history):
                 disk.store_id, disk.history = store_id, history
             case does.PersistNote(_, note):
@@ -270,6 +324,16 @@ class Node:
         """Write the confirmed offset to disk."""
         if self.member is not None and not self.is_paused:
             self.disk.confirmed = self.member.durable_confirmed
+
+    def trim(self) -> None:
+        """Delete the oldest part of the log, but not the newest confirmed record."""
+        assert self.member is not None
+        disk = self.disk
+        newest = (self.member.durable_confirmed // SIZE - 1) * SIZE
+        if newest > disk.begin:
+            disk.begin += SIZE * self.world.random.randint(1, (newest - disk.begin) // SIZE)
+            self.world.checker.count("trims")
+            self.handle(Trimmed(disk.begin))
 
     # Clients
 

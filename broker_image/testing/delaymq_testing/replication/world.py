@@ -105,6 +105,10 @@ class World:
             if other.name != name and (name, other.name) not in self.blocked:
                 self.after(self.random.randint(1, 20), other.handle, ConnectionLost(name))
 
+    def log_before(self, offset: int) -> bytes | None:
+        """Return the confirmed log before an offset; None if it is not known any more, after a stated loss."""
+        return bytes(self.checker.history[:offset]) if len(self.checker.history) >= offset else None
+
     # Observations
 
     def written(self, record: Record, stated_loss: ReportLoss | None) -> None:
