@@ -193,5 +193,5 @@ def test_binary_header_rejects_large_codes_versions_and_names() -> None:
 def test_codes_have_their_wire_numbers() -> None:
     assert (RequestCode.SEND_MESSAGE_V2, RequestCode.PULL_MESSAGE, RequestCode.REGISTER_BROKER) == (310, 11, 103)
     assert (ResponseCode.PULL_NOT_FOUND, ResponseCode.TOPIC_NOT_EXIST, ResponseCode.FLOW_CONTROL) == (19, 17, 215)
-    assert len(RequestCode) == 99
+    assert len(RequestCode) == 102
     assert (LanguageCode.JAVA, LanguageCode.PYTHON, LanguageCode.GO, LanguageCode.RUST) == (0, 3, 9, 12)

@@ -113,10 +113,18 @@ class RequestCode(IntEnum):
     """Of RocketMQ 5.3."""
     LIST_PENDING_MESSAGES = 30_001
     """DelayMQ's own, far from RocketMQ's codes."""
+    LINK_REPLICA = 30_002
+    """First step of the handshake between the members of a group."""
+    PROVE_REPLICA = 30_003
+    """Second step."""
+    REPLICATE = 30_004
+    """A message between members, one-way."""
 
 
 PULL_CODES: Final = frozenset({RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE})
 """Pull requests, which have the header of code 11."""
+LINK_CODES: Final = frozenset({RequestCode.LINK_REPLICA, RequestCode.PROVE_REPLICA, RequestCode.REPLICATE})
+"""Requests between the members of a group, which are authenticated by a proof instead of a signature."""
 SEND_CODES: Final = frozenset(
     {
         RequestCode.SEND_MESSAGE,

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Final
 from delaymq import clock
 from delaymq.broker.broker import Broker
 from delaymq.broker.opening import open_broker
-from delaymq.broker.requests.results import Deferred, Held, Listing, RelayedRequests, TimeSliced
+from delaymq.broker.processors.table import refusal
+from delaymq.broker.requests.results import Deferred, Held, LinkRequest, Listing, RelayedRequests, TimeSliced
 from delaymq.config import BrokerConfig
 from delaymq.config.running import RunningSettings
 from delaymq.protocol.codes import PULL_CODES
@@ -47,6 +48,7 @@ from delaymq.transport.fair_queue import FairQueue
 
 if TYPE_CHECKING:
     from delaymq.server.http.http_server import HttpServer
+    from delaymq.server.replication.links import Links
 
 DRAIN_TIMEOUT_S: Final = 3.0
 """Maximum wait at shutdown for clients to receive their last responses."""
@@ -92,6 +94,8 @@ class BrokerServer:
         self.registration = Registration(broker, config.name_servers)
         self.draining = DrainLease(broker, self.registration.register_soon)
         self.background = Background([self.flow.job(), *BrokerJobs(broker, self.held_pulls, self.sessions).jobs()])
+        self.links: Links | None = None
+        """Links to the other members of the group; None without replication."""
         self._ports = ports
         self._fair_queue = FairQueue()
         self._file_writer = FileWriter(reply, broker.guarded)
@@ -270,6 +274,8 @@ class BrokerServer:
                 self.long_requests.begin(connection, session, command, result, list(rest))
             elif type(result) is Listing:
                 self.listings.begin(session, command, result)
+            elif type(result) is LinkRequest:
+                self._link(session, command)
         if monotonic() - began >= flow.blocked_s:
             flow.note_stall(commands)
 
@@ -280,6 +286,12 @@ class BrokerServer:
             commands = [command for command in commands if command.code not in PULL_CODES]
         self._on_commands(connection, commands)
 
+    def _link(self, session: ClientSession, command: Command) -> None:
+        if self.links is None:
+            reply(session, command, refusal(command.code))
+        else:
+            session.is_link = self.links.handle(session.connection, command)
+
     def _hand_over(self, now_ms: int, budget: int) -> int:
         count = self.broker.hand_over(now_ms, budget)
         if count and self.broker.waits_for_flush:
@@ -289,4 +301,6 @@ class BrokerServer:
 
     def _session_closed(self, session: ClientSession) -> None:
         self.held_pulls.session_closed(session)
+        if self.links is not None:
+            self.links.closed(session.id)
         self.broker.session_closed(session)

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import logging
-import ssl
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
@@ -18,10 +17,10 @@ from delaymq.protocol.headers import (
     RegisterBrokerRequestHeader,
     UnRegisterBrokerRequestHeader,
 )
-from delaymq.server.errors import ServerError
 from delaymq.server.registration_account import AccountError, RegistrationAccount
+from delaymq.server.tls.outgoing import outgoing_tls
 from delaymq.throttled_log import fields
-from delaymq.transport import ConnectError, RemotingConnection, TransportError, connect
+from delaymq.transport import RemotingConnection, TransportError, connect
 from delaymq.transport.addresses import host_and_port
 
 if TYPE_CHECKING:
@@ -89,7 +88,7 @@ class NameServerLink:
             self._port,
             on_closed=lambda connection, error: self._wanted.set(),
             timeout_ms=self._broker.config.register_broker_timeout_mills,
-            tls=await self._tls(),
+            tls=await outgoing_tls(self._broker.config, self.address),
         )
         self._signed_by = None
         is_due = True
@@ -115,18 +114,6 @@ class NameServerLink:
         command = request_command(RequestCode.QUERY_DATA_VERSION, header.to_fields(), broker.topics.version.encode())
         answer = await connection.request(command, broker.config.register_broker_timeout_mills)
         return answer.code != ResponseCode.SUCCESS or answer.fields.get("changed") != "false"
-
-    async def _tls(self) -> ssl.SSLContext | None:
-        config = self._broker.config
-        if not config.dials_tls:
-            return None
-        from delaymq.server.tls.contexts import client_context
-
-        try:
-            # Created for each connection, from the current files; loading all CAs of a system takes a while.
-            return await asyncio.get_running_loop().run_in_executor(None, client_context, config)
-        except ServerError as error:
-            raise ConnectError(self.address, str(error)) from error
 
     async def _register(self, connection: RemotingConnection) -> None:
         broker = self._broker

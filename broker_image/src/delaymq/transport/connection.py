@@ -27,6 +27,7 @@ from delaymq.transport.open_requests import OpenRequests
 from delaymq.transport.states import Phase, PhaseEvent
 from delaymq.transport.tcp_socket import last_bytes_age_s, peer_has_closed
 from delaymq.transport.tls_acceptor import HandshakeReceiver, TlsAcceptor
+from delaymq.transport.tls_certificate import server_certificate_hash
 from delaymq.transport.tls_errors import sentence
 
 DEFAULT_TIMEOUT_MS: Final = 3_000
@@ -239,6 +240,10 @@ class RemotingConnection(HandlingProtocol):
         """Whether the connection was upgraded to TLS."""
         return self._below is not None
 
+    def server_certificate_hash(self) -> bytes:
+        """Return the SHA-256 of the TLS server's certificate, equal on both sides; empty without TLS."""
+        return server_certificate_hash(self._transport)
+
     def last_bytes_age_s(self) -> float:
         """Return the seconds since the peer's last bytes reached this machine; 0 if the kernel does not report it."""
         return last_bytes_age_s(self._transport)
@@ -252,6 +257,13 @@ class RemotingConnection(HandlingProtocol):
     def trusts_peers(self) -> bool:
         """Whether an announced request gets its full buffer before its bytes arrive."""
         return self._budget is None or self._budget.trusts_peers
+
+    def leave_budget(self) -> None:
+        """Exclude the connection from the limit on the memory of all connections, for a peer that is trusted."""
+        if self._budget is not None:
+            self._budget.forget(self)
+            self._budget = None
+            self._receiver.account = None
 
     def resized(self, buffer_bytes: int) -> None:
         """Report the current size of the receiver's buffer; 0: the default size."""

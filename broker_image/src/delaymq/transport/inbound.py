@@ -115,6 +115,10 @@ class HandlingProtocol(SendingProtocol):
             self.share = account
             self.used_s = 0.0
 
+    def pass_requests_to(self, on_commands: Callable[[Any, list[Command]], None]) -> None:
+        """Pass further requests to another function, for example after a handshake."""
+        self._on_commands = on_commands
+
     def unpark(self) -> None:
         """Start the parked request."""
         self._long_request = LONG_REQUESTS.after(self._long_request, LongRequestEvent.UNPARK)

@@ -13,7 +13,7 @@ from delaymq.throttled_log import ThrottledLogger
 from delaymq.transport.buffer_budget import BufferBudget
 from delaymq.transport.limits import ConnectionLimits
 from delaymq.transport.states import ENDED, PHASES, TRANSFERRING, Peer, Phase, PhaseEvent
-from delaymq.transport.tcp_socket import descriptor_of, reset_at_close, unsent_in_kernel
+from delaymq.transport.tcp_socket import descriptor_of, end_if_peer_vanishes, reset_at_close, unsent_in_kernel
 
 GATHERED_BYTES: Final = 64 * 1024
 """Number of bytes of requests up to which they are gathered for one write; more is written immediately."""
@@ -194,6 +194,10 @@ class SendingProtocol(asyncio.BufferedProtocol):
     def reset_at_close(self, reset: bool) -> None:
         """Set whether closing the socket, or the end of the process, resets the connection and drops unsent data."""
         reset_at_close(self._transport, reset)
+
+    def end_if_peer_vanishes(self, within_s: int) -> None:
+        """End the connection after about `within_s` seconds if the peer's host does not respond, or does not read."""
+        end_if_peer_vanishes(self._transport, within_s)
 
     def abort(self) -> None:
         """Abort the connection immediately; unsent bytes are lost."""

@@ -23,6 +23,8 @@ _STATE: Final = struct.Struct("B")
 """Field tcpi_state of struct tcp_info, the first one."""
 _LEFT: Final = (7, 8)
 """TCP_CLOSE, TCP_CLOSE_WAIT (net/tcp_states.h): after a reset, and after the peer closed its side."""
+_PROBE_S: Final = 1
+"""Seconds between probes of an idle connection by TCP keepalive."""
 _GONE: Final = (AttributeError, OSError, ValueError)
 """Errors of a missing socket, a closed descriptor, and a negative descriptor (asyncio and uvloop differ)."""
 
@@ -72,3 +74,17 @@ def reset_at_close(transport: asyncio.BaseTransport, reset: bool) -> None:
     own = transport.get_extra_info("socket")
     with contextlib.suppress(*_GONE):
         own.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, LINGER_RESET if reset else LINGER_OFF)
+
+
+def end_if_peer_vanishes(transport: asyncio.BaseTransport, within_s: int) -> None:
+    """Let the kernel end the connection after about `within_s` seconds if the peer's host does not respond any more.
+
+    A peer that does not read also ends it, once this side's data has waited for so long.
+    """
+    own = transport.get_extra_info("socket")
+    with contextlib.suppress(*_GONE):
+        own.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        own.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _PROBE_S)
+        own.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _PROBE_S)
+        own.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, within_s)
+        own.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, within_s * 1_000)

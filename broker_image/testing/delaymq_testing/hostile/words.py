@@ -18,6 +18,8 @@ HEADERS: Final[dict[int, type[headers.Header]]] = {
     14: headers.QueryConsumerOffsetRequestHeader,
     370: headers.RecallMessageRequestHeader,
     30_001: headers.ListPendingMessagesRequestHeader,
+    30_002: headers.LinkReplicaRequestHeader,
+    30_003: headers.ProveReplicaRequestHeader,
     15: headers.UpdateConsumerOffsetRequestHeader,
     17: headers.CreateTopicRequestHeader,
     29: headers.SearchOffsetRequestHeader,

@@ -159,6 +159,8 @@ def _offset(command: Command, field: str) -> int:
 ACCOUNT: Final = Requirement()
 """Requirement of a request that any known account may send."""
 ADMIN: Final = Requirement(admin=True)
+PROOF: Final = Requirement()
+"""Requirement of a request between members of a group, which prove that they know the group's secret instead."""
 _OWN_ADMIN: Final = Requirement(admin=True, own=True)
 
 REQUIREMENTS: Final[Mapping[int, Requirement]] = {
@@ -224,5 +226,8 @@ REQUIREMENTS: Final[Mapping[int, Requirement]] = {
     RequestCode.GET_TOPIC_CONFIG: ACCOUNT,
     RequestCode.LITE_PULL_MESSAGE: Requirement(resources=_pull),
     RequestCode.LIST_PENDING_MESSAGES: Requirement(resources=_list_pending, own=True),
+    RequestCode.LINK_REPLICA: PROOF,
+    RequestCode.PROVE_REPLICA: PROOF,
+    RequestCode.REPLICATE: PROOF,
 }
 """Codes that are missing here are not served. They require an account, as in RocketMQ."""

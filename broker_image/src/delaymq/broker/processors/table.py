@@ -17,6 +17,7 @@ from delaymq.broker.processors import (
     pull,
     query,
     queue_tables,
+    replicas,
     replies,
     retries,
     send,
@@ -96,6 +97,9 @@ PROCESSORS: Final[dict[int, Processor]] = {
     RequestCode.DELETE_EXPIRED_COMMITLOG: admin.delete_expired_commit_log,
     RequestCode.GET_TOPIC_CONFIG: admin.get_topic_config,
     RequestCode.LITE_PULL_MESSAGE: pull.pull_message,
+    RequestCode.LINK_REPLICA: replicas.link_replica,
+    RequestCode.PROVE_REPLICA: replicas.link_replica,
+    RequestCode.REPLICATE: replicas.replicate,
 }
 
 _WRITING: Final = frozenset(

@@ -81,6 +81,11 @@ class Listing:
     """Filters and token, as of GET /api/v1/delay/pending/messages."""
 
 
+@dataclass(slots=True)
+class LinkRequest:
+    """A step of the handshake between members of a group, which the server performs."""
+
+
 def first_step(steps: Generator[None, None, Response], *, queued: bool = True) -> Response | TimeSliced:
     """Return the response if one step completes the work, otherwise the remaining work."""
     try:
@@ -91,5 +96,7 @@ def first_step(steps: Generator[None, None, Response], *, queued: bool = True) -
     return TimeSliced(steps, queued)
 
 
-Result = Response | Deferred | Held | RelayedRequests | TimeSliced | Listing | BlockingSteps[Response] | None
+Result = (
+    Response | Deferred | Held | RelayedRequests | TimeSliced | Listing | LinkRequest | BlockingSteps[Response] | None
+)
 """Blocking steps change a file, so they are also run for a one-way request."""

@@ -83,6 +83,12 @@ from delaymq.protocol.headers.namesrv import (
     WipeWritePermOfBrokerRequestHeader,
     WipeWritePermOfBrokerResponseHeader,
 )
+from delaymq.protocol.headers.replicas import (
+    LinkReplicaRequestHeader,
+    LinkReplicaResponseHeader,
+    ProveReplicaRequestHeader,
+    ProveReplicaResponseHeader,
+)
 
 __all__ = [
     "AddWritePermOfBrokerRequestHeader",
@@ -122,8 +128,12 @@ __all__ = [
     "GetTopicStatsInfoRequestHeader",
     "GetTopicsByClusterRequestHeader",
     "Header",
+    "LinkReplicaRequestHeader",
+    "LinkReplicaResponseHeader",
     "ListPendingMessagesRequestHeader",
     "NotifyConsumerIdsChangedRequestHeader",
+    "ProveReplicaRequestHeader",
+    "ProveReplicaResponseHeader",
     "PullMessageRequestHeader",
     "PullMessageResponseHeader",
     "PutKVConfigRequestHeader",

@@ -19,7 +19,17 @@ BUCKET_MS: Final = 500
 class ClientSession:
     """Session of one connection."""
 
-    __slots__ = ("client_id", "connection", "held", "held_bytes", "id", "idle_sweeps", "remote_address", "remote_host")
+    __slots__ = (
+        "client_id",
+        "connection",
+        "held",
+        "held_bytes",
+        "id",
+        "idle_sweeps",
+        "is_link",
+        "remote_address",
+        "remote_host",
+    )
 
     def __init__(self, connection: RemotingConnection) -> None:
         self.connection = connection
@@ -32,6 +42,8 @@ class ClientSession:
         self.held_bytes = 0
         """Memory of the held pulls."""
         self.idle_sweeps = 0
+        self.is_link = False
+        """Whether it is a link of another member of the group, which may be idle."""
 
     @property
     def is_private(self) -> bool:

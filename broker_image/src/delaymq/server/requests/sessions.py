@@ -130,7 +130,7 @@ class Sessions:
 
     def _sweep(self) -> None:
         for session in list(self._sessions.values()):
-            if session.connection.is_active:
+            if session.connection.is_active or session.is_link:
                 session.connection.is_active = False
                 session.idle_sweeps = 0
                 continue

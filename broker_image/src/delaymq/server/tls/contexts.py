@@ -3,20 +3,23 @@
 import os
 import ssl
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from delaymq.config import BrokerConfig
 from delaymq.config.tls_keys import TlsServerKeys
 from delaymq.server.errors import ServerError
 from delaymq.server.tls.certificate import CertificateError, ends_at_s
+from delaymq.transport.tls_certificate import ServerContext
 
 MAX_FILE_BYTES: Final = 1 << 20
 """A chain takes some KiB, all CAs of a system 250 KiB; a wrong file must not exhaust the memory."""
 
+_Context = TypeVar("_Context", bound=ssl.SSLContext)
+
 
 def server_context(settings: TlsServerKeys) -> tuple[ssl.SSLContext, int]:
     """Return the server context and the certificate's expiry time (s since 1970); raise ServerError."""
-    context = _plain_context(ssl.PROTOCOL_TLS_SERVER)
+    context = _plain_server_context()
     certificate = settings.tls_server_cert_path
     _load_pair(context, "tls.server", certificate, settings.tls_server_key_path, settings.tls_server_key_password)
     if settings.tls_server_auth_client and settings.tls_server_need_client_auth != "none":
@@ -24,14 +27,17 @@ def server_context(settings: TlsServerKeys) -> tuple[ssl.SSLContext, int]:
         required = settings.tls_server_need_client_auth == "require"
         context.verify_mode = ssl.CERT_REQUIRED if required else ssl.CERT_OPTIONAL
     try:
-        return context, ends_at_s(_read("tls.server.certPath", certificate))
+        pem = _read("tls.server.certPath", certificate)
+        ends = ends_at_s(pem)
+        context.set_certificate(pem)
+        return context, ends
     except CertificateError as error:
         raise ServerError(f"tls.server.certPath: {certificate}: {error}") from error
 
 
 def client_context(config: BrokerConfig) -> ssl.SSLContext:
     """Return the context for connections to NameServers; as in RocketMQ, names are not verified. Raises ServerError."""
-    context = _plain_context(ssl.PROTOCOL_TLS_CLIENT)
+    context = _strict(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
     if config.tls_client_auth_server:
@@ -47,7 +53,8 @@ def client_context(config: BrokerConfig) -> ssl.SSLContext:
 
 def context_of_pem(pem: bytes) -> ssl.SSLContext:
     """Return a server context from a key and a certificate in memory."""
-    context = _plain_context(ssl.PROTOCOL_TLS_SERVER)
+    context = _plain_server_context()
+    context.set_certificate(pem)
     descriptor = os.memfd_create("certificate")
     with os.fdopen(descriptor, "wb") as file:
         file.write(pem)
@@ -56,14 +63,17 @@ def context_of_pem(pem: bytes) -> ssl.SSLContext:
     return context
 
 
-def _plain_context(protocol: int) -> ssl.SSLContext:
-    context = ssl.SSLContext(protocol)
+def _plain_server_context() -> ServerContext:
+    context = ServerContext(ssl.PROTOCOL_TLS_SERVER)
+    # Client connections are long-lived; each ticket would cost a write and some KiB.
+    context.num_tickets = 0
+    context.options |= ssl.OP_NO_TICKET
+    return _strict(context)
+
+
+def _strict(context: _Context) -> _Context:
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION
-    if protocol == ssl.PROTOCOL_TLS_SERVER:
-        # Client connections are long-lived; each ticket would cost a write and some KiB.
-        context.num_tickets = 0
-        context.options |= ssl.OP_NO_TICKET
     return context
 
 
