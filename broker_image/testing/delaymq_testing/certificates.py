@@ -41,10 +41,12 @@ class Authority:
         self.certificate = folder / f"{name}.crt"
         self.certificate.write_bytes(made.public_bytes(serialization.Encoding.PEM))
 
-    def issue(self, name: str, *, days: float = 30, password: str = "", file: str = "") -> Pair:
+    def issue(
+        self, name: str, *, days: float = 30, password: str = "", file: str = "", has_subject: bool = True
+    ) -> Pair:
         """Create a certificate for a name or address that expires in `days` days: files `file`.crt and .key."""
         key = ec.generate_private_key(ec.SECP256R1())
-        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)] if has_subject else [])
         made = (
             _builder(subject, self._name, key, days)
             .add_extension(x509.SubjectAlternativeName([_general_name(name)]), False)

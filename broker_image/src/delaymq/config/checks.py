@@ -38,3 +38,11 @@ def parse_address(text: str) -> tuple[str, int]:
     if not host or not (port.isascii() and port.isdigit()) or not 0 < int(port) < 65_536:
         raise ConfigError(f"{text.strip()[:100]!r} is not an address: use host:port, such as 127.0.0.1:9876")
     return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether an address is reachable only from this machine."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

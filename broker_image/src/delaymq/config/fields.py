@@ -25,7 +25,7 @@ _WIRE_NAMES = {
     "tls_client_auth_server": "tls.client.authServer",
     **{
         f"tls_{side}_{name}": f"tls.{side}.{key}"
-        for side in ("server", "client")
+        for side in ("server", "client", "register")
         for name, key in (
             ("cert_path", "certPath"),
             ("key_path", "keyPath"),

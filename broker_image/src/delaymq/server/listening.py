@@ -118,11 +118,3 @@ class Ports:
 def port_of(bound: socket.socket) -> int:
     """Return the port of a bound socket."""
     return int(bound.getsockname()[1])
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether an address is reachable only from this machine."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

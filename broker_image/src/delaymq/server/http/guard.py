@@ -14,9 +14,9 @@ from urllib.parse import urlsplit
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
+from delaymq.config.checks import is_loopback
 from delaymq.server.console import is_console_path
 from delaymq.server.http.responses import error_response
-from delaymq.server.listening import is_loopback
 
 OPEN_PATHS: Final = frozenset({"/livez", "/readyz", "/metrics"})
 """Paths that probes and Prometheus read without a token."""

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from delaymq.config import BrokerConfig
+from delaymq.config.register_keys import RegisterKeys
 from delaymq.config.tls_keys import TlsServerKeys
 from delaymq.server.errors import ServerError
 from delaymq.server.tls.certificate import CertificateError, ends_at_s
@@ -48,6 +49,16 @@ def client_context(config: BrokerConfig) -> ssl.SSLContext:
         raise ServerError("set both tls.client.certPath and tls.client.keyPath, or neither")
     if certificate:
         _load_pair(context, "tls.client", certificate, key, config.tls_client_key_password)
+    return context
+
+
+def register_context(keys: RegisterKeys) -> ssl.SSLContext:
+    """Return the context for connections to etcd, whose certificates are verified. Raises ServerError."""
+    context = _plain_context(ssl.PROTOCOL_TLS_CLIENT)
+    _trust(context, "tls.register.trustCertPath", keys.tls_register_trust_cert_path, ssl.Purpose.SERVER_AUTH)
+    certificate, key = keys.tls_register_cert_path, keys.tls_register_key_path
+    if certificate:
+        _load_pair(context, "tls.register", certificate, key, keys.tls_register_key_password)
     return context
 
 

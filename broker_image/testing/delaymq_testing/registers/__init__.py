@@ -1,0 +1,1 @@
+"""Fake registers: etcd's JSON gateway and the API server's Leases, behind an HTTP server with faults."""
