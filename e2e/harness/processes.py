@@ -94,6 +94,12 @@ class ServerProcess:
         """Send any signal (SIGSTOP to suspend it, SIGCONT to resume it)."""
         os.kill(self.pid, number)
 
+    def suspend(self, *, timeout_s: float = 10.0) -> None:
+        """Send SIGSTOP and wait until every thread has stopped; SIGCONT resumes the process."""
+        self.signal(signal.SIGSTOP)
+        threads = Path(f"/proc/{self.pid}/task")
+        self.wait_until(lambda: all(map(_is_stopped, threads.glob("*/stat"))), timeout_s=timeout_s)
+
     def log_size_bytes(self) -> int:
         return self.log_path.stat().st_size if self.log_path.exists() else 0
 
@@ -109,6 +115,13 @@ class ServerProcess:
         """Return the end of its output, for error messages."""
         tail = self.log_since(max(0, self.log_size_bytes() - LOG_TAIL_BYTES))
         return f"--- end of {self.log_path} ---\n{tail}"
+
+
+def _is_stopped(stat: Path) -> bool:
+    try:
+        return stat.read_text().rpartition(") ")[2].startswith("T")
+    except OSError:  # the thread has ended
+        return True
 
 
 def _die_with_parent() -> None:

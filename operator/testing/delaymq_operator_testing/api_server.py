@@ -105,9 +105,13 @@ class ApiServer:
         self._processes.clear()
         shutil.rmtree(self.folder, ignore_errors=True)
 
+    def process(self, name: str) -> ServerProcess:
+        """Return the process `etcd` or `kube-apiserver`, for tests that disturb it."""
+        return next(process for process in self._processes if process.name == name)
+
     def restart(self, *, down_s: float = 0.0) -> None:
         """Kill the API server and start it again after `down_s`, at the same address and with the same etcd."""
-        server = next(process for process in self._processes if process.name == "kube-apiserver")
+        server = self.process("kube-apiserver")
         server.kill()
         time.sleep(down_s)
         server.start()
