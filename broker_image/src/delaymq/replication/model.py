@@ -46,7 +46,8 @@ class Settings(NamedTuple):
     """Time that a candidate leaves to members with longer logs."""
     hand_over_ms: int = 3_000
     """Longest time for which a switchover holds appends."""
-    batch_bytes: int = 1 << 18
+    batch_bytes: int = (1 << 18) - 4_096
+    """Bytes in a Frame: with its head, less than the size at which receivers allocate a larger buffer."""
     window_bytes: int = 1 << 22
     """Bytes sent to a replica beyond those it has."""
 

@@ -38,7 +38,7 @@ def accepts(draw: st.DrawFn) -> Accept:
     history = tuple(map(EpochStart, epochs, starts))
     end = draw(st.integers(starts[-1] if starts else 0, MAX_OFFSET))
     epoch = draw(st.integers(epochs[-1] if epochs else 0, MAX_OFFSET))
-    return Accept(epoch, draw(sessions), draw(store_ids), history, end)
+    return Accept(epoch, draw(sessions), draw(store_ids), history, draw(st.integers(0, end)), end)
 
 
 @st.composite
@@ -62,7 +62,7 @@ messages: st.SearchStrategy[Message] = st.one_of(
 )
 SAMPLES: dict[type[Any], Message] = {
     Follow: Follow(3, 7, 5, "store", 0),
-    Accept: Accept(3, 7, "store", (EpochStart(1, 0), EpochStart(3, 90)), 100),
+    Accept: Accept(3, 7, "store", (EpochStart(1, 0), EpochStart(3, 90)), 10, 100),
     Frame: Frame(3, 7, 50, b"record", 40, True),
     Ack: Ack(3, 7, 56, 56, 50),
     Ask: Ask(3, 9),
@@ -204,7 +204,7 @@ def test_impossible_values_are_rejected_despite_a_valid_checksum(message: type[A
 def test_longest_history_and_largest_frame_are_carried() -> None:
     history = tuple(EpochStart(1 + each, 10 * each) for each in range(MAX_EPOCHS))
     for message in (
-        Accept(MAX_EPOCHS, 1, "s" * 64, history, 10**9),
+        Accept(MAX_EPOCHS, 1, "s" * 64, history, 0, 10**9),
         Frame(1, 1, 0, bytes(MAX_DATA_BYTES), 0, False),
     ):
         assert decode_message(body_of(message), V) == message

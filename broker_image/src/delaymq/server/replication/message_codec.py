@@ -39,7 +39,7 @@ _HEAD = Layout(
 )
 _START = Layout(">BBH")
 _FOLLOW = Layout(">qqqqB")  # epoch, session, incarnation, note, length of the store id, which follows
-_ACCEPT = Layout(">qqqIB")  # epoch, session, end, number of epochs, length of the store id; store id, epochs
+_ACCEPT = Layout(">qqqqIB")  # epoch, session, begin, end, number of epochs, length of the store id; store id, epochs
 _EPOCH = Layout(">qq")  # epoch, start
 _FRAME = Layout(">qqqqB")  # epoch, session, start, confirmed, whether it is counted; bytes of the log
 _ACK = Layout(">qqqqq")  # epoch, session, end, acknowledged, expected
@@ -127,25 +127,27 @@ def _check_follow(message: Follow) -> None:
 def _pack_accept(message: Accept) -> bytes:
     _check_accept(message)
     store_id = _store_id_bytes(message.store_id)
-    fields = (message.epoch, message.session, message.end, len(message.history), len(store_id))
+    fields = (message.epoch, message.session, message.begin, message.end, len(message.history), len(store_id))
     return b"".join((_ACCEPT.pack(*fields), store_id, *(_EPOCH.pack(*each) for each in message.history)))
 
 
 def _unpack_accept(body: bytes) -> Accept:
-    epoch, session, end, count, id_bytes = _ACCEPT.unpack_from(body, _HEAD.size)
+    epoch, session, begin, end, count, id_bytes = _ACCEPT.unpack_from(body, _HEAD.size)
     at = _HEAD.size + _ACCEPT.size
     if count > MAX_EPOCHS or len(body) != at + id_bytes + count * _EPOCH.size:
         raise ValueError(f"it does not end after {count} epochs")
     store_id = _store_id(body[at : at + id_bytes], id_bytes)
     history = tuple(map(EpochStart._make, _EPOCH.iter_unpack(body[at + id_bytes :])))
-    message = Accept(epoch, session, store_id, history, end)
+    message = Accept(epoch, session, store_id, history, begin, end)
     _check_accept(message)
     return message
 
 
 def _check_accept(message: Accept) -> None:
-    _check_numbers(message.epoch, message.end)
+    _check_numbers(message.epoch, message.begin, message.end)
     _check_session(message.session)
+    if message.begin > message.end:
+        raise ValueError(f"the log begins at {message.begin}, and ends at {message.end}")
     if len(message.history) > MAX_EPOCHS:
         raise ValueError(f"the history has {len(message.history)} epochs (limit: {MAX_EPOCHS})")
     previous = EpochStart(0, 0)
