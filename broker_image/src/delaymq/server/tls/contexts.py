@@ -54,7 +54,7 @@ def client_context(config: BrokerConfig) -> ssl.SSLContext:
 
 def register_context(keys: RegisterKeys) -> ssl.SSLContext:
     """Return the context for connections to etcd, whose certificates are verified. Raises ServerError."""
-    context = _plain_context(ssl.PROTOCOL_TLS_CLIENT)
+    context = _strict(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
     _trust(context, "tls.register.trustCertPath", keys.tls_register_trust_cert_path, ssl.Purpose.SERVER_AUTH)
     certificate, key = keys.tls_register_cert_path, keys.tls_register_key_path
     if certificate:
