@@ -81,6 +81,11 @@ class CommitLog:
         else:
             self.segment_base = self.segment_end = self.open_end = end_offset
 
+    def begin_at(self, offset: int) -> None:
+        """Let a log without segments begin at `offset`, the first byte of a segment that will be created."""
+        self.end_offset = self.flushed_offset = offset
+        self.segment_base = self.segment_end = self.open_end = offset
+
     def segment_of(self, offset: int) -> Segment | None:
         """Return the segment that holds `offset`."""
         if not self.segments:
@@ -107,15 +112,19 @@ class CommitLog:
                 f"a record or batch of {size} bytes does not fit in a log segment of {self.file_bytes} bytes"
                 " (mappedFileSizeCommitLog): send a smaller message or batch"
             )
+        left = self.segment_end - self.end_offset
+        self.end_segment(SIZE_AND_MAGIC.pack(left, BLANK_MAGIC) if left else b"")
+        return self.end_offset
+
+    def end_segment(self, beginning: bytes) -> None:
+        """Continue in the next segment; the rest of this one begins with these bytes. Errors as in `roll`."""
         segment = self.make_next()
         mapping = self._folder.map(segment)
-        left = self.segment_end - self.end_offset
-        if left:
+        if beginning:
             position = self.end_offset - self.segment_base
-            self.mapping[position : position + BLANK_BYTES] = SIZE_AND_MAGIC.pack(left, BLANK_MAGIC)
+            self.mapping[position : position + len(beginning)] = beginning
         self.end_offset = segment.base
         self._activate(segment, mapping)
-        return segment.base
 
     def make_next(self) -> Segment:
         """Return the segment after this one, which is created if it does not exist. Errors as in `roll`."""

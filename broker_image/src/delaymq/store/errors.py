@@ -49,6 +49,14 @@ class SegmentCreateError(StoreError):
     """A log segment could not be created, for a reason other than space."""
 
 
+class WrongOffsetError(StoreError):
+    """Bytes of another broker's log do not continue this one."""
+
+
+class DamagedRecordError(StoreError):
+    """Bytes of another broker's log that are not a valid record."""
+
+
 class ShortageError(OSError):
     """A call failed because file descriptors or memory ran out. No data was lost; retry the call."""
 

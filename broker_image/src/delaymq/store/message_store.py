@@ -37,6 +37,7 @@ from delaymq.store.model import (
     StoreTask,
 )
 from delaymq.store.options import StoreOptions
+from delaymq.store.replica.receiving import LogReceiver
 from delaymq.store.retention import ExpiredLog, Pins, Retention
 from delaymq.store.snapshot.snapshotter import Snapshotter
 from delaymq.store.time_search import offset_by_time, store_time_of
@@ -81,6 +82,7 @@ class MessageStore(LogAppender):
         snapshot_end = log.end_offset if report.snapshot_used else 0
         self._snapshots = Snapshotter(files, path, log, queues, index, observers, snapshot_end)
         self._read_only: ReadOnlyFiles | None = None
+        self._receiver = LogReceiver(log, queues, dispatcher)
 
     @classmethod
     def open_read_only(
@@ -319,6 +321,26 @@ class MessageStore(LogAppender):
         """Store time and physical offset of the newest indexed record."""
         return self._index.last_update() if self._index is not None else (0, 0)
 
+    # -- the log of another broker --------------------------------------------------------------------------------
+
+    @property
+    def received_offset(self) -> int:
+        """Physical offset of the next byte that `append_raw` accepts: the log's end, or inside the record there."""
+        return self._receiver.offset
+
+    def append_raw(self, offset: int, data: bytes) -> None:
+        """Append bytes of another broker's log, cut anywhere, and dispatch all complete records.
+
+        Errors as in `LogReceiver.receive`; also StoreClosedError, StoreReadOnlyError, StoreFailedError.
+        """
+        if self.is_closed or self._log.failure is not None:
+            self.refuse()
+        self._receiver.receive(offset, data)
+
+    def forget_received(self) -> None:
+        """Drop the incomplete record behind the log's end, for example because its sender has disconnected."""
+        self._receiver.forget()
+
     # -- work in the background -----------------------------------------------------------------------------------
 
     def flush_task(self) -> StoreTask | None:
@@ -381,6 +403,7 @@ class MessageStore(LogAppender):
         self.is_closed = True
         clean = False
         try:
+            self._receiver.forget()
             self._snapshots.abandon()
             if self._log.failure is None:
                 task = self._snapshots.full_task(write_slots=True)
