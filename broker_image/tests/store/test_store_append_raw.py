@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import errno
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from random import Random
 
 import pytest
-from delaymq.message.flags import HOST_MASK, TRANSACTION_COMMIT, TRANSACTION_PREPARED
-from delaymq.message.names import TIMER_TOPIC
 from delaymq.message.record import BLANK_BYTES, BLANK_MAGIC, SIZE_AND_MAGIC
-from delaymq.message.timed_marks import first_due
 from delaymq.store.disk.files import Files
 from delaymq.store.errors import (
     DamagedRecordError,
@@ -26,9 +23,10 @@ from delaymq.store.errors import (
 )
 from delaymq.store.message_store import MessageStore
 from delaymq.store.reader import StoreReader
-from delaymq_testing.repetitions import SEED
+from delaymq_testing.repetitions import CRASH_STATES, SEED
+from delaymq_testing.store.raw_logs import cuts, log_of, random_life, receive, segments_of, state_of
+from delaymq_testing.store.recording import QuietFiles, RecordingFiles, after_crashes
 from delaymq_testing.store.small_stores import (
-    HOST_IPV6,
     SMALL,
     Clock,
     Watcher,
@@ -40,66 +38,6 @@ from delaymq_testing.store.small_stores import (
 )
 
 Open = Callable[..., MessageStore]
-
-
-def random_life(store: MessageStore, chance: Random, clock: Clock, records: int) -> None:
-    """Append records of all kinds."""
-    for number in range(records):
-        clock.ms += chance.randrange(3)
-        topic = chance.choice(["Watched", "Watched", "Orders", "Recreated"])
-        body = chance.randbytes(chance.choice([0, 50, 300, 2_000, 9_000]))
-        record = message(f"u{number}", topic=topic, queue_id=chance.randrange(3), body=body, KEYS=f"k{number % 50}")
-        kind = chance.randrange(12)
-        if kind == 0:
-            record = record._replace(sys_flag=TRANSACTION_PREPARED)
-        elif kind == 1:
-            record = record._replace(sys_flag=TRANSACTION_COMMIT, prepared_transaction_offset=1)
-        elif kind == 2:
-            record = record._replace(born_host=HOST_IPV6, store_host=HOST_IPV6, sys_flag=HOST_MASK)
-        elif kind == 3:
-            record = record._replace(topic=TIMER_TOPIC, queue_id=0, statement=first_due(clock.ms + 5_000))
-        elif kind == 4:
-            store.append_batch([record._replace(body=body[:300])] * 3)
-            continue
-        store.append(record)
-
-
-def log_of(store: MessageStore) -> bytes:
-    """The bytes of the log, with the padding at the ends of segments."""
-    folder = Path(store.path) / "commitlog"
-    data = b"".join(path.read_bytes() for path in sorted(folder.iterdir()))
-    return data[: store.end_offset - store.min_offset]
-
-
-def segments_of(store: MessageStore) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in sorted((Path(store.path) / "commitlog").iterdir())}
-
-
-def cuts(data: bytes, chance: Random, largest: int) -> Iterator[tuple[int, bytes]]:
-    position = 0
-    while position < len(data):
-        size = chance.choice([1, 3, 8, chance.randint(1, 200), chance.randint(1, largest)])
-        yield position, data[position : position + size]
-        position += size
-
-
-def receive(store: MessageStore, data: bytes, chance: Random, start: int = 0, largest: int = 40_000) -> None:
-    for offset, piece in cuts(data, chance, largest):
-        assert store.received_offset == start + offset or not store.end_offset
-        store.append_raw(start + offset, piece)
-
-
-def state_of(store: MessageStore) -> dict[str, object]:
-    """Everything that the store derives from its log."""
-    return {
-        "ends": (store.min_offset, store.end_offset, store.last_offset, store.last_store_timestamp_ms),
-        "queues": {key: (store.queue_bounds(*key), entries_of(store, *key)) for key in sorted(store.queues())},
-        "keys": {
-            (topic, f"k{number}"): sorted(store.query_index(topic, f"k{number}", 1_000, 0, 1 << 62))
-            for topic in ("Watched", "Orders", "Recreated")
-            for number in range(50)
-        },
-    }
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -115,7 +53,7 @@ def test_stream_cut_anywhere_makes_the_same_segments_queues_and_keys(
         receive(replica, log_of(source)[replica.end_offset :], chance, replica.end_offset)
         for store in (source, replica):
             store.delete_topic("Recreated")
-    assert segments_of(replica).items() >= segments_of(source).items()
+    assert segments_of(replica) == segments_of(source)
     assert observers[0].offsets == observers[1].offsets
     assert state_of(replica) == state_of(source)
     assert replica.received_offset == replica.end_offset
@@ -141,9 +79,9 @@ def test_killed_replica_continues_at_its_last_complete_record(tmp_path: Path, op
             snapshot(replica)
         replica.abandon()
         replica = open_store(tmp_path / "replica", observers=[Watcher()])
-        assert set(kinds(replica)) <= {"torn-tail"}
+        assert set(kinds(replica)) <= {"torn-tail", "index-rebuilt", "queues-rebuilt"}
         assert replica.received_offset == replica.end_offset
-    assert segments_of(replica).items() >= segments_of(source).items()
+    assert segments_of(replica) == segments_of(source)
     assert state_of(replica) == state_of(source)
 
 
@@ -170,7 +108,7 @@ def test_log_of_the_real_broker_is_appended(golden: Path, tmp_path: Path, open_s
     options = replace(source.options, index_slots=SMALL.index_slots, index_entries=SMALL.index_entries)
     replica = open_store(tmp_path / "replica", options=options)
     receive(replica, log_of(source), Random(SEED))
-    assert segments_of(source).items() >= segments_of(replica).items()
+    assert segments_of(replica) == segments_of(source)
     assert state_of(replica) == state_of(source)
 
 
@@ -191,7 +129,7 @@ def test_fillers_of_a_repaired_log_are_appended(
     assert kinds(source)
     replica = open_store(tmp_path / "replica")
     receive(replica, log_of(source), Random(SEED))
-    assert segments_of(replica).items() >= segments_of(source).items()
+    assert segments_of(replica) == segments_of(source)
     bounds = {key: store.queue_bounds(*key) for store in (source, replica) for key in store.queues()}
     assert bounds == {key: source.queue_bounds(*key) for key in source.queues()}
     for record in StoreReader(stopped).records():
@@ -347,3 +285,38 @@ def test_replica_continues_as_a_broker_of_its_own(tmp_path: Path, open_store: Op
     flush(replica)
     replica.close()
     assert not kinds(open_store(tmp_path / "replica", observers=[Watcher()]))
+
+
+@pytest.mark.parametrize("recording", range(3))
+def test_loss_of_power_leaves_a_beginning_of_the_same_log(
+    tmp_path: Path, open_store: Open, clock: Clock, recording: int
+) -> None:
+    chance, path = Random(SEED * 10 + recording), tmp_path / "replica"
+    source = open_store(tmp_path / "source", observers=[Watcher()])
+    random_life(source, chance, clock, 100)
+    data, files = log_of(source), RecordingFiles(str(path))
+    replica = open_store(path, files=files, observers=[Watcher()])
+    flushed = [(0, 0)]
+    for offset, piece in cuts(data, chance, 3_000):
+        replica.append_raw(offset, piece)
+        kind = chance.randrange(30)
+        if kind < 3:
+            flush(replica)
+        elif kind == 3:
+            snapshot(replica)
+        elif kind == 4:
+            replica.write_behind()
+        if kind < 4:
+            flushed.append((files.calls, replica.end_offset))
+    replica.abandon()
+
+    def check(state: Path, call: int) -> None:
+        store = open_store(state, files=QuietFiles(), observers=[Watcher()], end_at_damage=True)
+        assert store.end_offset >= max(end for at, end in flushed if at <= call)
+        assert log_of(store) == data[: store.end_offset]
+        receive(store, data[store.end_offset :], chance, store.end_offset)
+        assert segments_of(store) == segments_of(source)
+        assert state_of(store) == state_of(source)
+        store.abandon()
+
+    after_crashes(files, seed=SEED + recording, states=max(CRASH_STATES // 15, 20), folder=tmp_path, check=check)

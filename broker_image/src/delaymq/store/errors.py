@@ -57,6 +57,10 @@ class DamagedRecordError(StoreError):
     """Bytes of another broker's log that are not a valid record."""
 
 
+class CutError(StoreError):
+    """The log cannot be cut at the given offset."""
+
+
 class ShortageError(OSError):
     """A call failed because file descriptors or memory ran out. No data was lost; retry the call."""
 

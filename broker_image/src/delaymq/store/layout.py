@@ -31,6 +31,8 @@ when they were due at first."""
 MANAGED_VERSION = 4
 """Version of stores with repeating messages, or with statements about groups and pauses. An older program refuses to
 start with the latter, and would end a repeating message with its first run."""
+DELETED_TOPICS = "deleted_topics.json"
+"""File in delaymq/: topic → log end at its deletion."""
 _STATE = "delaymq/state.json"
 _FOLDERS = ("commitlog", "consumequeue", "index", "config", "delaymq")
 
@@ -47,6 +49,8 @@ class StoreState:
     """Lowest format version of programs that may open the store."""
     unfinished: str = ""
     """Operation that a tool left unfinished; such a store cannot be opened."""
+    cut_at: int | None = None
+    """Physical offset at which the next start must end the log; see `replica.cutting`."""
 
 
 def read_state(files: Files, path: str, corrections: list[Correction]) -> StoreState | None:
@@ -65,7 +69,7 @@ def read_state(files: Files, path: str, corrections: list[Correction]) -> StoreS
             f"{state.minimum_reader} or later can read; this program has format version {FORMAT_VERSION}: use the "
             "version that wrote the store, or a later one"
         )
-    if state.unfinished:
+    if state.unfinished and state.cut_at is None:
         raise NotAStoreError(f"{path} contains {state.unfinished}: run it again and let it finish, or empty the folder")
     return state
 
@@ -90,12 +94,13 @@ def _decode_state(data: bytes) -> StoreState:
         # Without this field, any program that supports the format version may open the store.
         minimum_reader=int(content.get("minimumReader", format_version)),
         unfinished=str(content.get("unfinished", "")),
+        cut_at=None if (cut_at := content.get("cutAt")) is None else int(cut_at),
     )
 
 
 def write_state(files: Files, path: str, state: StoreState) -> None:
     """Replace state.json durably."""
-    content = {
+    content: dict[str, int | str] = {
         "formatVersion": state.format_version,
         "epoch": state.epoch,
         "role": state.role,
@@ -104,6 +109,8 @@ def write_state(files: Files, path: str, state: StoreState) -> None:
     }
     if state.unfinished:
         content["unfinished"] = state.unfinished
+    if state.cut_at is not None:
+        content["cutAt"] = state.cut_at
     files.write(f"{path}/{_STATE}.tmp", json.dumps(content, separators=(",", ":")).encode() + b"\n")
     files.rename(f"{path}/{_STATE}.tmp", f"{path}/{_STATE}")
     files.sync_folder(f"{path}/delaymq")

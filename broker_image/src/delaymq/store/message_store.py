@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     from delaymq.store.read_only import ReadOnlyFiles
 
 _logger = logging.getLogger(__name__)
-_DELETED_TOPICS = "deleted_topics.json"
 _body_crc_of = BODY_CRC.unpack_from
 
 
@@ -117,9 +116,16 @@ class MessageStore(LogAppender):
         levels: DelayLevels,
         files: Files | None = None,
         observers: Sequence[DispatchObserver] = (),
+        end_at_damage: bool = False,
     ) -> MessageStore:
-        """Lock and recover the store. Damage is repaired and reported. StoreLockedError, NotAStoreError."""
-        return opening.open_store(cls, os.fspath(path), options, now_ms, levels, files or Files(), observers)
+        """Lock and recover the store. Damage is repaired and reported. StoreLockedError, NotAStoreError.
+
+        `end_at_damage`: end the log before the first damage in the part that is replayed, because another broker has
+        the same bytes, instead of changing bytes.
+        """
+        return opening.open_store(
+            cls, os.fspath(path), options, now_ms, levels, files or Files(), observers, end_at_damage=end_at_damage
+        )
 
     def hand_on(self, observers: Sequence[LiveObserver]) -> None:
         """Replace the observers that followed the recovery with `observers`, which receive all records from now on.
@@ -278,7 +284,7 @@ class MessageStore(LogAppender):
         """Save the deletions of topics of which the log still has records."""
         kept = {topic: end for topic, end in self._dispatcher.deleted_topics.items() if end > self._log.min_offset}
         self._dispatcher.deleted_topics = kept
-        self.own_files.save(_DELETED_TOPICS, json.dumps(kept).encode())
+        self.own_files.save(layout.DELETED_TOPICS, json.dumps(kept).encode())
 
     # -- records --------------------------------------------------------------------------------------------------
 

@@ -24,10 +24,10 @@ from delaymq.store.index.key_index import KeyIndex
 from delaymq.store.model import Correction, DispatchObserver, RecoveryReport
 from delaymq.store.options import StoreOptions
 from delaymq.store.recovery.recovery import Recovery
+from delaymq.store.replica.cutting import deletions_before, finish_cut
 from delaymq.store.segments import SegmentFolder
 
 _logger = logging.getLogger(__name__)
-DELETED_TOPICS = "deleted_topics.json"
 Store = TypeVar("Store")
 
 
@@ -39,10 +39,12 @@ def open_store(
     levels: DelayLevels,
     files: Files,
     observers: Sequence[DispatchObserver],
+    *,
+    end_at_damage: bool = False,
 ) -> Store:
     """Open and recover a store; see `MessageStore.open`."""
     try:
-        return _open_store(store_class, path, options, now_ms, levels, files, observers)
+        return _open_store(store_class, path, options, now_ms, levels, files, observers, end_at_damage)
     except NewerFormError as error:
         raise NotAStoreError(f"{path} cannot be opened: {error}") from error
     except OSError as error:
@@ -57,6 +59,7 @@ def _open_store(
     levels: DelayLevels,
     files: Files,
     observers: Sequence[DispatchObserver],
+    end_at_damage: bool,
 ) -> Store:
     started_ns = time.monotonic_ns()
     path = path.rstrip("/")
@@ -91,6 +94,8 @@ def _open_store(
                 observer.use_folder(OwnFolder(files, f"{path}/delaymq/{observer.folder_name}"), log.file_bytes)
         dispatcher = Dispatcher(queues, index, observers, levels)
         dispatcher.deleted_topics = _deleted_topics(files, path, report, aside)
+        if state.cut_at is not None:
+            dispatcher.deleted_topics = deletions_before(files, path, dispatcher.deleted_topics, state.cut_at)
         Recovery(
             files=files,
             store_path=path,
@@ -103,7 +108,11 @@ def _open_store(
             report=report,
             aside=aside,
             now_ms=now_ms,
+            limit=state.cut_at,
+            end_at_damage=end_at_damage,
         ).run()
+        if state.cut_at is not None:
+            state = finish_cut(files, path, state, log.end_offset)
         report.duration_ms = (time.monotonic_ns() - started_ns) // 1_000_000
         _log_report(path, report)
         return store_class(path, state, files, options, log, queues, index, dispatcher, observers, lock, report, now_ms)
@@ -126,15 +135,15 @@ def _remedy(error: OSError) -> str:
 
 def _deleted_topics(files: Files, path: str, report: RecoveryReport, aside: AsideFolder) -> dict[str, int]:
     try:
-        content = json.loads(files.read(f"{path}/delaymq/{DELETED_TOPICS}") or b"{}")
+        content = json.loads(files.read(f"{path}/delaymq/{layout.DELETED_TOPICS}") or b"{}")
         return {str(topic): int(end) for topic, end in content.items()}
     except (ValueError, AttributeError, TypeError) as error:
         detail = f"cannot be read ({error}): old entries of deleted topics may reappear"
-        report.corrections.append(Correction("config-damaged", f"delaymq/{DELETED_TOPICS}", 0, detail))
+        report.corrections.append(Correction("config-damaged", f"delaymq/{layout.DELETED_TOPICS}", 0, detail))
         try:
-            aside.keep_file(f"{path}/delaymq/{DELETED_TOPICS}")
+            aside.keep_file(f"{path}/delaymq/{layout.DELETED_TOPICS}")
             # Replace the file so that only this start reports the damage.
-            files.write(f"{path}/delaymq/{DELETED_TOPICS}", b"{}")
+            files.write(f"{path}/delaymq/{layout.DELETED_TOPICS}", b"{}")
         except OSError as failure:
             if not is_full(failure):
                 raise

@@ -106,8 +106,9 @@ class LogRepair:
             self._files.pwrite(segment.descriptor, record, start - segment.base)
             start += size
 
-    def clear_behind(self, end: int) -> None:
+    def clear_behind(self, end: int, *, is_cut: bool = False) -> None:
         """Zero everything after the log's end: an old record there could reappear after a new one."""
+        where = "where the log had to be cut" if is_cut else "after the last valid record"
         log = self._log
         torn = 0
         later_dirty = False
@@ -124,19 +125,27 @@ class LogRepair:
                 later_dirty = self._holds_data(segment)
         if later_dirty:
             while log.segments and log.segments[-1].base > end:
-                self._remove(log.segments.pop())
+                self._remove(log.segments.pop(), is_cut=is_cut)
         if torn:
-            self._correct("torn-tail", end, f"{torn} bytes after the last valid record: zeroed, kept in delaymq/aside")
+            what = "cut-tail" if is_cut else "torn-tail"
+            self._correct(what, end, f"{torn} bytes {where}: zeroed, kept in delaymq/aside")
 
-    def _remove(self, segment: Segment) -> None:
+    def _remove(self, segment: Segment, *, is_cut: bool) -> None:
         holds_data = self._holds_data(segment)
         self._files.close(segment.descriptor)
         if holds_data:
             self._aside.remove(segment.path)
+            if self._files.is_folder(self._aside.folder):
+                self._files.sync_folder(self._aside.folder)
         else:
             self._files.unlink(segment.path)
         self._files.sync_folder(segment.path.rpartition("/")[0])
-        self._correct("log-behind-end", segment.base, "no valid record in it or before it: moved to delaymq/aside")
+        if is_cut:
+            self._correct(
+                "cut-tail", segment.base, "behind the offset where the log had to be cut: moved to delaymq/aside"
+            )
+        else:
+            self._correct("log-behind-end", segment.base, "no valid record in it or before it: moved to delaymq/aside")
 
     def _holds_data(self, segment: Segment) -> bool:
         return any(True for _ in self._files.nonzero_pieces(segment.descriptor, 0, self._log.file_bytes))

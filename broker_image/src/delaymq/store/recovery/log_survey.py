@@ -20,7 +20,7 @@ from delaymq.store.recovery.numbering import Numbering
 from delaymq.store.recovery.placement import Placing
 from delaymq.store.recovery.queue_runs import Key, Survey
 from delaymq.store.recovery.run_selection import Start
-from delaymq.store.segments import segment_name
+from delaymq.store.segments import Segment, segment_name
 
 _CLOCK_TOLERANCE_MS: Final = 60_000
 """Maximum by which the newest store time may be ahead of the clock."""
@@ -39,6 +39,10 @@ class LogSurvey:
     corrections: list[Correction]
     check_crc: bool
     now_ms: Callable[[], int]
+    limit: int | None
+    """Physical offset at which the log has to end."""
+    end_at_damage: bool
+    """Whether the log ends before the first damage: nothing is repaired, and no byte before the end changes."""
 
     def run(self, at: ScanPosition, deleted: Mapping[str, int], start_of: Callable[[Key], Start]) -> set[int]:
         """Walk from `at`, which advances to the log's end; return offsets of the records without queue entry."""
@@ -47,19 +51,20 @@ class LogSurvey:
         while (segment := self.log.segment_of(at.offset)) is not None:
             before = at.records
             begin = at.offset
-            data = self.files.map(segment.descriptor, self.log.file_bytes)
-            try:
-                complete = walk_segment(data, segment.base, at, survey.take, check_crc=self.check_crc)
-            finally:
-                data.close()
+            complete = self._walk(segment, at, survey)
             if complete and begin == segment.base and before == at.records:
                 survey.lost(segment.base, self.log.file_bytes)  # a blank segment that replaces a missing one
+            if at.offset == self.limit:
+                repair.clear_behind(at.offset, is_cut=True)
+                break
             if not complete:
-                bridged = repair.bridge(at)
+                bridged = 0 if self.end_at_damage or self.limit is not None else repair.bridge(at)
                 if not bridged:
-                    repair.clear_behind(at.offset)
+                    repair.clear_behind(at.offset, is_cut=self.limit is not None)
                     break
                 survey.lost(at.offset, bridged)
+        if self.end_at_damage:
+            return set()
         placing = Placing(self.files, self.aside, self.log, self.queues)
         restored = (placing.restore_statement(each) for each in survey.unnamed_statements)
         self.corrections += [correction for correction in restored if correction is not None]
@@ -71,6 +76,18 @@ class LogSurvey:
                 without_entry.add(place.at)
         self._doubt_newest_time(placing, at)
         return without_entry
+
+    def _walk(self, segment: Segment, at: ScanPosition, survey: Survey) -> bool:
+        """Walk to the end of a segment, or to the limit in it; return whether it was reached."""
+        data = self.files.map(segment.descriptor, self.log.file_bytes)
+        whole = memoryview(data)
+        part = whole if self.limit is None else whole[: max(self.limit - segment.base, 0)]
+        try:
+            return walk_segment(part, segment.base, at, survey.take, check_crc=self.check_crc)
+        finally:
+            part.release()
+            whole.release()
+            data.close()
 
     def _doubt_newest_time(self, placing: Placing, end: ScanPosition) -> None:
         """Correct a store time ahead of the clock, which all later records would otherwise get too.

@@ -44,6 +44,10 @@ class Recovery:
     report: RecoveryReport
     aside: AsideFolder
     now_ms: Callable[[], int]
+    limit: int | None = None
+    """Physical offset at which the log has to end; what follows is removed."""
+    end_at_damage: bool = False
+    """Whether the log ends before the first damage instead of being repaired."""
 
     def __post_init__(self) -> None:
         self._found = FoundQueues(
@@ -70,7 +74,9 @@ class Recovery:
             )
         else:
             start = ScanPosition(self.log.min_offset)
-            if not (self.report.clean and not self._found.entries_cut and self._found.take_as_they_are()):
+            # The part that is to be removed may have replaced entries of the part that is kept.
+            as_they_are = self.report.clean and self.limit is None and not self._found.entries_cut
+            if not (as_they_are and self._found.take_as_they_are()):
                 kept = self._found.measure()
         flushed = start.offset
         survey = LogSurvey(
@@ -81,6 +87,8 @@ class Recovery:
             corrections=self.report.corrections,
             check_crc=self.check_crc,
             now_ms=self.now_ms,
+            limit=self.limit,
+            end_at_damage=self.end_at_damage,
         )
         end = replace(start)
         self._without_entry = survey.run(end, self.dispatcher.deleted_topics, lambda key: self._start_of(key, kept))
@@ -120,11 +128,17 @@ class Recovery:
         problem = self._problem_of(snapshot)
         if problem:
             self._correct("snapshot-stale", f"delaymq/{NAME}", 0, f"not used: {problem}")
+            if self.limit is not None:
+                # With the same bytes received again, it could look valid, but its files would no longer be.
+                self.files.unlink(f"{self.store_path}/delaymq/{NAME}")
+                self.files.sync_folder(f"{self.store_path}/delaymq")
             return None
         return snapshot
 
     def _problem_of(self, snapshot: Snapshot) -> str | None:
         log = self.log
+        if self.limit is not None and snapshot.log_end > self.limit:
+            return f"it describes the log up to {snapshot.log_end}, which is to be cut at {self.limit}"
         if snapshot.index_enabled != (self.index is not None):
             return "the key index was enabled or disabled"
         if set(snapshot.observers) != {observer.name for observer in self.observers}:
@@ -162,7 +176,7 @@ class Recovery:
         """Accept queues and index as in the snapshot; return False if they differ from it."""
         for topic, queue_ends in snapshot.queue_ends.items():
             for number, end in queue_ends.items():
-                if not self._found.resume(topic, int(number), end):
+                if not self._found.resume(topic, int(number), end) or self._is_replaced(topic, int(number), snapshot):
                     detail = f"not used: queue {topic}/{number} does not reach its stated end {end}"
                     self._correct("snapshot-stale", f"delaymq/{NAME}", 0, detail)
                     self.queues.table.clear()
@@ -178,6 +192,11 @@ class Recovery:
         self.index.remove_all()
         self.queues.table.clear()
         return False
+
+    def _is_replaced(self, topic: str, queue_id: int, snapshot: Snapshot) -> bool:
+        """Whether a queue restarted from 0 after the snapshot, in the part of the log that is to be removed."""
+        queue = self.queues.table[topic, queue_id]
+        return self.limit is not None and self.queues.last_physical_offset(queue) >= snapshot.log_end
 
     # -- without a snapshot ---------------------------------------------------------------------------------------
 

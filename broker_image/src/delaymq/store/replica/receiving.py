@@ -30,8 +30,8 @@ class LogReceiver:
     """Receives the log of another broker in order, cut anywhere.
 
     A part of a record is kept in memory until the rest arrives. The padding at the end of a segment, which may have the
-    size of the segment, is written where it belongs at once; its head is written last, so that the log ends before it
-    until then.
+    size of the segment, is written immediately where it belongs. Its head is written last, so that the log ends before
+    it until then.
     """
 
     def __init__(self, log: CommitLog, queues: ConsumeQueues, dispatcher: Dispatcher) -> None:

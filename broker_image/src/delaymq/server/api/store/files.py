@@ -14,7 +14,7 @@ from delaymq.broker.delivery.settings.table import FILE_NAME as DELAY_SETTINGS
 from delaymq.broker.groups import subscription_groups
 from delaymq.protocol.bodies import DelayOffsets
 from delaymq.store.disk.config_files import CONSUMER_OFFSETS, UNREADABLE_OFFSETS
-from delaymq.store.opening import DELETED_TOPICS
+from delaymq.store.layout import DELETED_TOPICS
 
 if TYPE_CHECKING:
     from delaymq.broker.broker import Broker
