@@ -24,7 +24,7 @@ class World:
         self.flushing = cast(Any, SimpleNamespace(waiting=0, busy_at=float("inf"), busy_after_s=0.0, capacity=0))
         self.broker = cast(
             Any,
-            SimpleNamespace(config=BrokerConfig(**settings), stats=SimpleNamespace(refused={}), waits_for_flush=sync),
+            SimpleNamespace(config=BrokerConfig(**settings), stats=SimpleNamespace(refused={}), answers_wait=sync),
         )
         self.answers: dict[int, Response] = {}
         self.flow = FlowControl(

@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, cast
 
 import pytest
-from delaymq.broker.requests.results import Deferred
+from delaymq.broker.requests.results import Deferred, ReplicaWait
 from delaymq.protocol.command import Command, Response
 from delaymq.server.requests import flushing
 from delaymq.server.requests.client_session import ClientSession
@@ -45,6 +45,7 @@ class Log:
     def __init__(self) -> None:
         self.end_offset = 0
         self.flushed_offset = 0
+        self.replicated_offset = 0
         self.syncs = 0
         self.failures = 0
         self.failure: Exception | None = None
@@ -312,6 +313,52 @@ def test_waiting_requests_hold_no_body() -> None:
         world.flushing.wait(cast(ClientSession, None), request, Deferred(Response(0), 100, 5_000, Response(10)))
         assert (world.flushing.waiting, request.body) == (1, b"")
         await world.until(lambda: world.answers == {1: 0})
+        await world.flushing.stop()
+
+    run(scenario)
+
+
+def test_answer_waits_for_the_watermarks_that_it_names() -> None:
+    async def scenario() -> None:
+        world = World()
+        world.log.may_end.clear()
+        for number, waits_for_flush in enumerate((False, True), 1):
+            world.log.end_offset += 100
+            replicas = ReplicaWait(5_000, Response(12))
+            deferred = Deferred(Response(0), world.log.end_offset, 5_000, Response(10), replicas, waits_for_flush)
+            world.flushing.wait(cast(ClientSession, None), Command(10, number), deferred)
+        assert world.flushing.waiting == 2
+        world.log.replicated_offset = 100
+        world.flushing.replicated()
+        assert world.answers == {1: 0}
+        world.log.replicated_offset = 200
+        world.flushing.replicated()
+        assert world.answers == {1: 0}
+        world.log.may_end.set()
+        await world.until(lambda: 2 in world.answers)
+        assert world.answers == {1: 0, 2: 0}
+        await world.flushing.stop()
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("flushes", "replicates", "code"), [(False, False, 12), (True, False, 12), (False, True, 10), (True, True, 0)]
+)
+def test_late_answer_states_which_copy_is_missing(flushes: bool, replicates: bool, code: int) -> None:
+    async def scenario() -> None:
+        world = World()
+        if not flushes:
+            world.log.may_end.clear()
+        world.log.end_offset = 100
+        deferred = Deferred(Response(0), 100, 20, Response(10), ReplicaWait(30, Response(12)))
+        world.flushing.wait(cast(ClientSession, None), Command(10, 1), deferred)
+        if replicates:
+            world.log.replicated_offset = 100
+            world.flushing.replicated()
+        await world.until(lambda: 1 in world.answers)
+        assert world.answers == {1: code}
+        world.log.may_end.set()
         await world.flushing.stop()
 
     run(scenario)

@@ -16,7 +16,7 @@ from delaymq.broker.groups.queue_locks import QueueLocks
 from delaymq.broker.groups.slow_readers import SlowReaders
 from delaymq.broker.pull.arrival_notifier import OnArrival
 from delaymq.broker.pull.queue_reader import PropertyWork
-from delaymq.broker.requests.results import RelayedRequests, Result, TimeSliced
+from delaymq.broker.requests.results import Deferred, RelayedRequests, ReplicaWait, Result, TimeSliced
 from delaymq.broker.requests.session import Session
 from delaymq.broker.sending.auto_creation import AutoCreation
 from delaymq.broker.state.config_tables import PersistTask, Tables
@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
+REPLICA_TIMEOUT_MS = 3_000
+"""Default time that responses wait for replicas, as RocketMQ's slaveTimeout."""
 _SHOWN_CHARACTERS = 256
 """Maximum length of an unexpected error's text in a response."""
 _DONE_ALSO_ONE_WAY = (RelayedRequests, GeneratorType, TimeSliced)
@@ -112,13 +114,37 @@ class Broker:
         self.drain = DrainState(parts.stats.boot_ms)
         """Drain state, in which a running broker keeps producers away."""
         self.waits_for_flush = config.flush_disk_type == "SYNC_FLUSH"
+        self.waits_for_replicas = False
+        """Whether responses wait until replicas have the message (SYNC_MASTER)."""
+        self.replica_timeout_ms = REPLICA_TIMEOUT_MS
+        self.answers_wait = self.waits_for_flush
+        """Whether responses wait for the disk, for replicas, or for both."""
         self._arrivals = parts.arrivals
+        self._watched: Container[tuple[str, int]] | None = None
         self._tables = tables
         self._closed = False
         self._throttled = ThrottledLogger(_logger, now_ms)
         self._requests = requests
         self._processors = self._served()
         self._derive()
+
+    # Confirmation
+
+    def replicate(self, *, waits: bool, timeout_ms: int = REPLICA_TIMEOUT_MS) -> None:
+        """Set whether responses wait for replicas, and how long. The store's replicated offset is set separately."""
+        self.waits_for_replicas, self.replica_timeout_ms = waits, timeout_ms
+        self.answers_wait = self.waits_for_flush or waits
+
+    def deferred(self, response: Response, until: int, late: Callable[[ResponseCode], Response]) -> Deferred:
+        """Return a response that waits until disk or replicas have the log up to `until`, as configured.
+
+        `late` returns the response for FLUSH_DISK_TIMEOUT, and for FLUSH_SLAVE_TIMEOUT.
+        """
+        replicas = None
+        if self.waits_for_replicas:
+            replicas = ReplicaWait(self.replica_timeout_ms, late(ResponseCode.FLUSH_SLAVE_TIMEOUT))
+        timeout_ms, on_disk = self.config.sync_flush_timeout, late(ResponseCode.FLUSH_DISK_TIMEOUT)
+        return Deferred(response, until, timeout_ms, on_disk, replicas, self.waits_for_flush)
 
     # Requests
 
@@ -211,9 +237,21 @@ class Broker:
 
         If records are confirmed later than stored, all queues are reported, so that no arrival is missed.
         """
+        self._watched = queues
         self._arrivals.on_arrival = function
         self._arrivals.property_interest = by_property
-        self._arrivals.interest = None if self.waits_for_flush else queues
+        self._watch_queues()
+
+    def _watch_queues(self) -> None:
+        confirms_later = self.waits_for_flush or self.store.is_replicated
+        self._arrivals.interest = None if confirms_later else self._watched
+
+    def set_replicated(self, offset: int | None) -> None:
+        """Set the offset up to which all required replicas have the log (None: there are none)."""
+        changes = (offset is None) == self.store.is_replicated
+        self.store.set_replicated(offset)
+        if changes:
+            self._watch_queues()
 
     def announce_arrivals(self) -> None:
         """Announce arrivals. Call it when the store confirmed more (after a flush) and after a delivery."""

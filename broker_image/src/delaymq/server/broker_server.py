@@ -248,7 +248,7 @@ class BrokerServer:
         if (
             began >= flow.suspicious_at
             or began >= flushing.busy_at
-            or (broker.waits_for_flush and flushing.waiting + len(commands) > flushing.capacity)
+            or (broker.answers_wait and flushing.waiting + len(commands) > flushing.capacity)
             or (connection.deferred_since and began >= connection.deferred_since + flow.patience_s)
         ):
             commands = flow.reject_stale(session, commands, began)

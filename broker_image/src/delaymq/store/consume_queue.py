@@ -185,6 +185,13 @@ class ConsumeQueues:
             queue.min_known_for = log_min_offset
         return queue.min_number, queue.max_number
 
+    def end_before(self, queue: ConsumeQueue, physical_offset: int) -> int:
+        """Return the end of the entries whose records start before `physical_offset`."""
+        last = self.entry(queue, queue.max_number - 1)
+        if last is not None and last[1] != BLANK_SIZE and last[0] < physical_offset:
+            return queue.max_number
+        return self.first_at(queue, physical_offset)
+
     # -- files ----------------------------------------------------------------------------------------------------
 
     def path_of(self, queue: ConsumeQueue, number: int) -> str:

@@ -39,7 +39,7 @@ from delaymq.store.model import (
 from delaymq.store.options import StoreOptions
 from delaymq.store.replica.receiving import LogReceiver
 from delaymq.store.retention import ExpiredLog, Pins, Retention
-from delaymq.store.snapshot.snapshotter import Snapshotter
+from delaymq.store.snapshot.snapshotter import WITHOUT_REPLICAS, Snapshotter
 from delaymq.store.time_search import offset_by_time, store_time_of
 from delaymq.store.untrusted_offsets import ReferencedHead, referenced_head
 
@@ -82,6 +82,7 @@ class MessageStore(LogAppender):
         self._snapshots = Snapshotter(files, path, log, queues, index, observers, snapshot_end)
         self._read_only: ReadOnlyFiles | None = None
         self._receiver = LogReceiver(log, queues, dispatcher)
+        self._replicated = WITHOUT_REPLICAS
 
     @classmethod
     def open_read_only(
@@ -197,9 +198,31 @@ class MessageStore(LogAppender):
         return self._log.flushed_offset
 
     @property
+    def replicated_offset(self) -> int:
+        """Physical offset up to which all required replicas have the log; its end without replication."""
+        return min(self._replicated, self._log.end_offset)
+
+    def set_replicated(self, offset: int | None) -> None:
+        """Set the offset up to which all required replicas have the log; None: there are none."""
+        self._replicated = self._snapshots.replicated = WITHOUT_REPLICAS if offset is None else offset
+
+    @property
+    def is_replicated(self) -> bool:
+        """Whether records are confirmed only when replicas have them."""
+        return self._replicated != WITHOUT_REPLICAS
+
+    @property
     def confirmed_offset(self) -> int:
-        """Physical offset up to which records are confirmed: appended or, with `sync_flush`, flushed."""
-        return self._log.flushed_offset if self.options.sync_flush else self._log.end_offset
+        """Physical offset up to which readers see records: appended or, with `sync_flush`, flushed; and replicated."""
+        offset = self._log.flushed_offset if self.options.sync_flush else self._log.end_offset
+        return offset if offset <= self._replicated else self._replicated
+
+    @property
+    def durable_offset(self) -> int:
+        """Physical offset up to which the log is flushed and replicated: neither a loss of power nor another master
+        removes it."""
+        offset = self._log.flushed_offset
+        return offset if offset <= self._replicated else self._replicated
 
     @property
     def largest_record_bytes(self) -> int:
@@ -242,10 +265,20 @@ class MessageStore(LogAppender):
         queue = self._queues.table.get((topic, queue_id))
         return queue.max_number if queue is not None else 0
 
-    def queue_bounds(self, topic: str, queue_id: int) -> tuple[int, int]:
+    def stored_bounds(self, topic: str, queue_id: int) -> tuple[int, int]:
         """Return the first entry whose record exists and the number of the next one; (0, 0) if never written."""
         queue = self._queues.table.get((topic, queue_id))
         return self._queues.bounds(queue, self._log.min_offset) if queue is not None else (0, 0)
+
+    def queue_bounds(self, topic: str, queue_id: int) -> tuple[int, int]:
+        """Return `stored_bounds` as consumers see them: records that replicas do not have yet are omitted."""
+        queue = self._queues.table.get((topic, queue_id))
+        if queue is None:
+            return 0, 0
+        low, high = self._queues.bounds(queue, self._log.min_offset)
+        if self._replicated < self._log.end_offset:
+            high = self._queues.end_before(queue, self.confirmed_offset)
+        return min(low, high), high
 
     def has_queue(self, topic: str, queue_id: int) -> bool:
         """Whether the queue has ever been written."""
@@ -263,7 +296,13 @@ class MessageStore(LogAppender):
     def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
         """Return the number of the entry stored at or nearest to `timestamp_ms`; 0 for a queue never written."""
         queue = self._queues.table.get((topic, queue_id))
-        return offset_by_time(self._log, self._queues, queue, timestamp_ms) if queue is not None else 0
+        if queue is None:
+            return 0
+        found = offset_by_time(self._log, self._queues, queue, timestamp_ms)
+        if self._replicated < self._log.end_offset:
+            low, high = self.queue_bounds(topic, queue_id)
+            found = min(found, max(high - 1, low))
+        return found
 
     def store_time_of(self, topic: str, queue_id: int, queue_offset: int) -> int | None:
         """Return the store time in ms of an entry's record; None if it is missing."""

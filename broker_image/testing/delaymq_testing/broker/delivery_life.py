@@ -426,7 +426,7 @@ class Life:
         for queue_id in range(TIMELINE_QUEUE, 4):
             assert partitions.of_level(level_of_queue(queue_id)).messages == by_queue[queue_id]
         for queue_id, queue in self.bench.delivery._queues.items():
-            _, end = self.bench.store.queue_bounds(SCHEDULE_TOPIC, queue_id)
+            _, end = self.bench.store.stored_bounds(SCHEDULE_TOPIC, queue_id)
             assert end - queue.settled.low - queue.settled.above.count == by_queue[queue_id]
         for topic in _TOPICS:
             for group in _GROUPS:

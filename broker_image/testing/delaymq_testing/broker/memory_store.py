@@ -245,7 +245,11 @@ class MemoryStore:
         key = (topic, queue_id)
         return self.first_entry.get(key, 0) + len(self.entries.get(key, ()))
 
-    def queue_bounds(self, topic: str, queue_id: int) -> tuple[int, int]:
+    @property
+    def durable_offset(self) -> int:
+        return self.flushed_offset
+
+    def stored_bounds(self, topic: str, queue_id: int) -> tuple[int, int]:
         first = self.first_entry.get((topic, queue_id), 0)
         entries = self.entries.get((topic, queue_id), [])
         there = [index for index, entry in enumerate(entries) if entry[0] >= self.min_offset]

@@ -70,7 +70,7 @@ def state_of(store: MessageStore) -> dict[str, object]:
     return {
         "ends": (store.min_offset, store.end_offset, store.last_offset, store.last_store_timestamp_ms),
         "queues": {
-            key: (store.queue_bounds(*key), entries_of(store, *key))
+            key: (store.stored_bounds(*key), entries_of(store, *key))
             for key in sorted(store.queues())
             if store.next_queue_offset(*key)
         },

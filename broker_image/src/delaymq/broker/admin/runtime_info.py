@@ -112,7 +112,7 @@ def runtime_info(broker: Figures) -> dict[str, str]:
     ):
         table[key] = " ".join(str(rate) for rate in rates[name])
     for level, offset in sorted(broker.delivery.delay_offsets().items()):
-        end = store.queue_bounds(names.SCHEDULE_TOPIC, queue_of_level(level))[1]
+        end = store.stored_bounds(names.SCHEDULE_TOPIC, queue_of_level(level))[1]
         table[f"scheduleMessageOffset_{level}"] = f"{offset},{end}"
     return table
 

@@ -203,13 +203,13 @@ class Delivery:
                 queue_of_level(level) for level, offset in stated.table.items() if offset and 0 < level <= MAX_LEVELS
             }
             bounds = (
-                (queue_id, *store.queue_bounds(names.SCHEDULE_TOPIC, queue_id))
+                (queue_id, *store.stored_bounds(names.SCHEDULE_TOPIC, queue_id))
                 for queue_id in sorted(there | stated_only)
             )
             self.corrected = start_positions(replay.queues, bounds, stated, self.counters, replay.on_settled)
             for queue_id in sorted(there):
                 queue = self._use_queue(queue_id, replay.queues[queue_id])
-                replay.add_levels(self.timeline, queue_id, store.queue_bounds(names.SCHEDULE_TOPIC, queue_id)[1])
+                replay.add_levels(self.timeline, queue_id, store.stored_bounds(names.SCHEDULE_TOPIC, queue_id)[1])
                 self._report_foreign(queue_id, queue)
         except OSError as error:
             raise StoreOpenError(
@@ -326,7 +326,7 @@ class Delivery:
         }
 
     def _end_offsets(self) -> dict[int, int]:
-        return {queue_id: self._store.queue_bounds(names.SCHEDULE_TOPIC, queue_id)[1] for queue_id in self._queues}
+        return {queue_id: self._store.stored_bounds(names.SCHEDULE_TOPIC, queue_id)[1] for queue_id in self._queues}
 
     def save_task(self) -> SaveTask | None:
         """Return a task that writes delayOffset.json; None if none is due or possible. Cheap: call it after each

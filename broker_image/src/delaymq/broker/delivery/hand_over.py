@@ -377,7 +377,7 @@ class HandOver:
         The record of a message that was carried forward or moved from a delay level proves that an earlier one was
         replaced. A copy of the message does not.
         """
-        return pending.record + pending.size > self._store.flushed_offset
+        return pending.record + pending.size > self._store.durable_offset
 
     def _dropped_up_to(self, pending: Pending, due_ms: int) -> int | None:
         """Return the time up to which messages are dropped; None if one that is due then is delivered."""
@@ -399,7 +399,7 @@ class HandOver:
         offset = self._reader.offset_of(queue_id, place)
         if offset is None:
             # The queue begins with the first record that exists.
-            self._counters.gone += settled.raise_low(self._store.queue_bounds(names.SCHEDULE_TOPIC, queue_id)[0])
+            self._counters.gone += settled.raise_low(self._store.stored_bounds(names.SCHEDULE_TOPIC, queue_id)[0])
             text = "a message of delay level %d is lost: its segment was deleted (physical offset %d)"
             self._throttled.warning(text, level, place, delayLevel=level, offset=place)
         elif offset not in settled:

@@ -1,4 +1,4 @@
-"""delayOffset.json: read with checks, and never written ahead of the flushed log."""
+"""delayOffset.json: read with checks, and never written ahead of the durable log."""
 
 from __future__ import annotations
 
@@ -62,10 +62,11 @@ class SaveTask:
 
 
 class OffsetsFile:
-    """Writes the offsets of each level, never ahead of the flushed copies.
+    """Writes the offsets of each level, never ahead of the durable copies.
 
-    The offsets are captured together with the end of the log, and written when the log is flushed up to that end.
-    Otherwise a power failure could lose copies that the file marks as delivered.
+    The offsets are captured together with the end of the log, and written when the log is durable up to that end.
+    Otherwise a power failure, or another broker that becomes master, could lose copies that the file marks as
+    delivered.
     """
 
     def __init__(self, store: DeliveryStore, offsets: Callable[[], dict[int, int]], throttled: ThrottledLogger) -> None:
@@ -88,7 +89,7 @@ class OffsetsFile:
                 return None
             self._captured = self._store.end_offset, data
         end, data = self._captured
-        if self._store.flushed_offset < end:
+        if self._store.durable_offset < end:
             return None
         self._captured = None
         return SaveTask(self._store, data, self._set_saved, self._throttled)
@@ -96,17 +97,17 @@ class OffsetsFile:
     def save_now(self) -> None:
         """Flush the log and write the file, for a clean stop. Raises OSError if either fails."""
         end, data = self._store.end_offset, self._encoded()
-        while self._store.flushed_offset < end:
-            flushed_before = self._store.flushed_offset
+        while self._store.durable_offset < end:
+            durable_before = self._store.durable_offset
             if (flush := self._store.flush_task()) is None:
                 break
             flush.run()
             if (error := flush.finish()) is not None:
                 raise error
-            if self._store.flushed_offset == flushed_before:
+            if self._store.durable_offset == durable_before:
                 break
-        if self._store.flushed_offset < end:
-            raise OSError(f"{FILE_NAME} was not written: the log could not be flushed up to offset {end}")
+        if self._store.durable_offset < end:
+            raise OSError(f"{FILE_NAME} was not written: the log is not durable up to offset {end}")
         self._captured = None
         self._store.config_files.save(FILE_NAME, data, max_bytes=MAX_FILE_BYTES)
         self._saved = data

@@ -165,8 +165,8 @@ class Batch:
 
     @property
     def waits(self) -> bool:
-        """Whether the producer waits until the whole batch is flushed."""
-        return self.broker.waits_for_flush and self._shared.get(names.WAIT, "true").lower() == "true"
+        """Whether the producer waits until the whole batch is confirmed."""
+        return self.broker.answers_wait and self._shared.get(names.WAIT, "true").lower() == "true"
 
     def answer_fields(self) -> dict[str, str]:
         """Return the fields of the response. The whole batch must be stored."""

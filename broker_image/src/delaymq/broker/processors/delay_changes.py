@@ -106,10 +106,9 @@ def _answer(broker: Broker, request: ChangeRequest, outcome: Outcome, more: dict
     }
     if outcome.changed and outcome.changed[0].due_ms is not None:
         fields["delayDueMs"] = str(outcome.changed[0].due_ms)
-    if broker.waits_for_flush:
-        late = Response(ResponseCode.FLUSH_DISK_TIMEOUT, None, fields)
+    if broker.answers_wait:
         until = outcome.end or broker.store.end_offset
-        return Deferred(Response(0, None, fields), until, broker.config.sync_flush_timeout, late)
+        return broker.deferred(Response(0, None, fields), until, lambda code: Response(code, None, fields))
     return Response(0, None, fields)
 
 

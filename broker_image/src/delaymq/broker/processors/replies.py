@@ -148,7 +148,7 @@ def _store_reply(broker: Broker, reply: _Reply, outcome: Response) -> Response |
         "queueId": str(reply.queue_id),
         "queueOffset": str(appended.queue_offset),
     }
-    if waits and broker.waits_for_flush:
-        # The response is the same after a flush timeout, because it states whether the producer has the reply.
-        return Deferred(outcome, offset + appended.size, broker.config.sync_flush_timeout, outcome)
+    if waits and broker.answers_wait:
+        # The response is the same after a timeout, because it states whether the producer has the reply.
+        return broker.deferred(outcome, offset + appended.size, lambda _: outcome)
     return outcome

@@ -104,11 +104,10 @@ def send_back(broker: Broker, session: Session, command: Command) -> Response | 
         raise store_refusal(error) from error
     broker.stats.put(topic, appended.size, stored_topic, stored_queue_id)
     broker.stats.send_back(properties[names.RETRY_TOPIC], name)
-    if broker.waits_for_flush:
+    if broker.answers_wait:
         # The message has WAIT=false as in RocketMQ, but the consumer discards the original after this response.
         end = appended.physical_offset + appended.size
-        late = Response(ResponseCode.SYSTEM_ERROR, "FLUSH_DISK_TIMEOUT")
-        return Deferred(Response(), end, broker.config.sync_flush_timeout, late)
+        return broker.deferred(Response(), end, lambda code: Response(ResponseCode.SYSTEM_ERROR, code.name))
     return Response()
 
 

@@ -35,7 +35,6 @@ from delaymq.message.errors import IllegalMessageError
 from delaymq.message.flags import MULTI_TAGS, TRANSACTION_MASK
 from delaymq.protocol.batch import read_batch
 from delaymq.protocol.bodies import TopicConfig
-from delaymq.protocol.codes import ResponseCode
 from delaymq.protocol.command import Command, Response
 from delaymq.protocol.headers import SendMessageRequestHeader, SendMessageRequestHeaderV2
 from delaymq.store.errors import StoreError
@@ -132,9 +131,9 @@ def send_one(
     }
     if statement is not None and (unique_key := properties.get(names.UNIQUE_KEY)):
         answer["recallHandle"] = recall_handle(topic, broker.config.broker_name, appended.tags_code, unique_key)
-    if broker.waits_for_flush and (waits or is_retry):
+    if broker.answers_wait and (waits or is_retry):
         # Ignore the WAIT=false of an earlier retry: the consumer discards the original after this response.
-        return _when_flushed(broker, answer, offset + appended.size)
+        return _when_confirmed(broker, answer, offset + appended.size)
     return Response(0, None, answer)
 
 
@@ -152,8 +151,8 @@ def _kept(broker: Broker, topic: str, queue_id: int, pending: Pending) -> Respon
     unique_key = record.properties.get(names.UNIQUE_KEY) if record is not None else None
     if unique_key:
         answer["recallHandle"] = recall_handle(topic, broker.config.broker_name, pending.due_ms, unique_key)
-    if broker.waits_for_flush:
-        return _when_flushed(broker, answer, pending.record + pending.size)
+    if broker.answers_wait:
+        return _when_confirmed(broker, answer, pending.record + pending.size)
     return Response(0, None, answer)
 
 
@@ -218,12 +217,11 @@ def _stored_in_slices(broker: Broker, batch: Batch, body: bytes) -> Generator[No
 
 def _answer_of(broker: Broker, batch: Batch) -> Response | Deferred:
     fields = batch.answer_fields()
-    return _when_flushed(broker, fields, batch.end) if batch.waits else Response(0, None, fields)
+    return _when_confirmed(broker, fields, batch.end) if batch.waits else Response(0, None, fields)
 
 
-def _when_flushed(broker: Broker, fields: dict[str, str], until: int) -> Deferred:
-    late = Response(ResponseCode.FLUSH_DISK_TIMEOUT, None, fields)
-    return Deferred(Response(0, None, fields), until, broker.config.sync_flush_timeout, late)
+def _when_confirmed(broker: Broker, fields: dict[str, str], until: int) -> Deferred:
+    return broker.deferred(Response(0, None, fields), until, lambda code: Response(code, None, fields))
 
 
 def too_large(broker: Broker, body_bytes: int) -> Exception:

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from delaymq.broker.requests.session import Session
 
 _NOT_FOUND: Final = "Find prepared transaction message failed"
+_UNCONFIRMED: Final = {
+    ResponseCode.FLUSH_DISK_TIMEOUT: "the outcome is stored but not yet confirmed as flushed",
+    ResponseCode.FLUSH_SLAVE_TIMEOUT: "the outcome is stored but not yet confirmed by replicas",
+}
 _NOT_RESUMED: Final = "Put message back to RMQ_SYS_TRANS_HALF_TOPIC failed."
 
 
@@ -87,7 +91,6 @@ def resume_check(broker: Broker, session: Session, command: Command) -> Response
 
 
 def _when_durable(broker: Broker) -> Response | Deferred:
-    if not broker.waits_for_flush:
+    if not broker.answers_wait:
         return Response()
-    late = Response(ResponseCode.FLUSH_DISK_TIMEOUT, "the outcome is stored but not yet confirmed as flushed")
-    return Deferred(Response(), broker.store.end_offset, broker.config.sync_flush_timeout, late)
+    return broker.deferred(Response(), broker.store.end_offset, lambda code: Response(code, _UNCONFIRMED[code]))

@@ -14,14 +14,27 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True)
+class ReplicaWait:
+    """Wait of a response until replicas have the log; `late` is sent after `timeout_ms`."""
+
+    timeout_ms: int
+    late: Response
+
+
+@dataclass(slots=True)
 class Deferred:
-    """A response that is sent when the store has confirmed the log up to `until`, or `late` after `timeout_ms`."""
+    """A response that is sent when the log is flushed up to `until`, or `late` after `timeout_ms`.
+
+    It may also, or only, wait for replicas. If both waits time out, that of the replicas decides the response.
+    """
 
     response: Response
     until: int
     """Physical offset: end of the appended records."""
     timeout_ms: int
     late: Response
+    replicas: ReplicaWait | None = None
+    waits_for_flush: bool = True
 
 
 @dataclass(slots=True)

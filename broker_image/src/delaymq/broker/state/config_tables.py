@@ -77,7 +77,7 @@ class Tables:
             if adopted:
                 _logger.warning("topics.json lacked %d stored topics, which were added: %s", len(adopted), adopted[:20])
         if not store.recovery.clean:
-            count = self._offsets.clamp(lambda topic, queue_id: store.queue_bounds(topic, queue_id)[1])
+            count = self._offsets.clamp(lambda topic, queue_id: store.stored_bounds(topic, queue_id)[1])
             if count:
                 text = (
                     "consumerOffset.json was ahead of the log in %d queues: their offsets were set to the queues' ends"

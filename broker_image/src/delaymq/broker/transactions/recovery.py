@@ -38,7 +38,7 @@ def finish(ledger: Ledger, store: MessageStore, stated_half: int | None, stated_
         ledger.rolled_back(physical_offset)
     for physical_offset in ledger.unread_marks:
         _take_mark(ledger, store.record_at(physical_offset))
-    first, end = store.queue_bounds(names.HALF_TOPIC, 0)
+    first, end = store.stored_bounds(names.HALF_TOPIC, 0)
     ledger.half_end = max(ledger.half_end, end)
     dropped = _drop_below(ledger.pending, stated_half if stated_half is not None and stated_half <= end else first)
     if dropped:
@@ -56,7 +56,7 @@ def finish(ledger: Ledger, store: MessageStore, stated_half: int | None, stated_
 
 
 def _start_op_progress(ledger: Ledger, store: MessageStore, stated_op: int | None) -> None:
-    first, end = store.queue_bounds(names.OP_HALF_TOPIC, 0)
+    first, end = store.stored_bounds(names.OP_HALF_TOPIC, 0)
     ledger.op_end = end
     ledger.op_progress = OpProgress(stated_op if stated_op is not None and first <= stated_op <= end else first)
     if end > first:
@@ -97,12 +97,14 @@ def _load_unstated(
 ) -> None:
     """Load half messages that exceeded the ranges of the snapshot. The op marks show which of them are settled."""
     settled = set(ledger.unmarked.values())
-    first_op, op_end = store.queue_bounds(names.OP_HALF_TOPIC, 0)
+    first_op, op_end = store.stored_bounds(names.OP_HALF_TOPIC, 0)
     for _, physical_offset in _entries(store, names.OP_HALF_TOPIC, max(first_op, stated_op or 0), op_end):
         offset = _named(store.record_at(physical_offset))
         if offset is not None and offset >= first:
             settled.add(offset)
-    for offset, physical_offset in _entries(store, names.HALF_TOPIC, first, store.queue_bounds(names.HALF_TOPIC, 0)[1]):
+    for offset, physical_offset in _entries(
+        store, names.HALF_TOPIC, first, store.stored_bounds(names.HALF_TOPIC, 0)[1]
+    ):
         if physical_offset > ledger.told_last:
             break
         if offset not in settled:
@@ -164,7 +166,7 @@ def _drop_superseded(ledger: Ledger, store: MessageStore) -> None:
 
 def _entries(store: MessageStore, topic: str, offset: int, end: int) -> Iterator[tuple[int, int]]:
     """Yield queue offset and physical offset of the entries of queue 0 whose records exist."""
-    first, last = store.queue_bounds(topic, 0)
+    first, last = store.stored_bounds(topic, 0)
     offset, end = max(offset, first), min(end, last)
     while offset < end and (entries := store.read_entries(topic, 0, offset, min(end - offset, _ENTRIES_AT_ONCE))):
         for physical_offset, size, _ in ENTRY.iter_unpack(entries):

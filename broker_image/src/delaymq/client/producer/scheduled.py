@@ -30,7 +30,14 @@ from delaymq.protocol.bodies import MessageQueue
 from delaymq.protocol.codes import ResponseCode
 from delaymq.protocol.command import Command
 
-_DONE: Final = frozenset((ResponseCode.SUCCESS, ResponseCode.FLUSH_DISK_TIMEOUT))
+_DONE: Final = frozenset(
+    (
+        ResponseCode.SUCCESS,
+        ResponseCode.FLUSH_DISK_TIMEOUT,
+        ResponseCode.SLAVE_NOT_AVAILABLE,
+        ResponseCode.FLUSH_SLAVE_TIMEOUT,
+    )
+)
 _UNKNOWN: Final = "unknown"
 
 

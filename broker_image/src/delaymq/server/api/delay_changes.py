@@ -14,7 +14,6 @@ from delaymq.broker.delivery.changes.changes import Requester
 from delaymq.broker.delivery.changes.requests import Action, ChangeRequest, check_names
 from delaymq.broker.delivery.timed.requests import TimeRequest, delay_group, delay_key, read_recall_handle
 from delaymq.broker.processors.delay_changes import make_change
-from delaymq.broker.requests.results import Deferred
 from delaymq.message import names
 from delaymq.message.errors import IllegalMessageError
 from delaymq.message.ids import pack_host
@@ -101,14 +100,13 @@ def requester_of(request: web.Request) -> Requester:
 
 
 async def wait_for_flush(server: "BrokerServer", end: int) -> None:
-    """Wait until the log is on disk up to `end`, if the broker flushes synchronously. ApiError if it takes too long."""
+    """Wait until disk and replicas have the log up to `end`, if sends wait for them. ApiError if it takes too long."""
     broker = server.broker
-    if not broker.waits_for_flush:
+    if not broker.answers_wait:
         return
-    late = Response(ResponseCode.FLUSH_DISK_TIMEOUT, None, {})
-    deferred = Deferred(Response(0, None, {}), end, broker.config.sync_flush_timeout, late)
+    deferred = broker.deferred(Response(0, None, {}), end, lambda code: Response(code, None, {}))
     if (await server.flushing.outcome(deferred)).code != ResponseCode.SUCCESS:
-        raise ApiError(503, "not_flushed", "the change was made, but is not flushed to disk yet")
+        raise ApiError(503, "not_flushed", "the change was made, but is not yet flushed to disk or not yet replicated")
 
 
 def _unique_id(text: str, topic: str) -> str:

@@ -145,7 +145,7 @@ class FlowControl:
                 deferred_s = now - connection.deferred_since
         flushing = self._flushing
         disk_hangs = now >= flushing.busy_at
-        room = self._capacity - flushing.waiting if self._broker.waits_for_flush else len(commands)
+        room = self._capacity - flushing.waiting if self._broker.answers_wait else len(commands)
         kept = []
         for index, command in enumerate(commands):
             sends = command.code in _SENDS
@@ -170,7 +170,7 @@ class FlowControl:
         flushing = self._flushing
         if self._clock() >= flushing.busy_at:
             reason, remark = "rejectrequest", REJECTED
-        elif self._broker.waits_for_flush and flushing.waiting >= self._capacity:
+        elif self._broker.answers_wait and flushing.waiting >= self._capacity:
             reason, remark = "overload", OVERLOADED
         else:
             return None

@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import math
-from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -13,6 +12,7 @@ from delaymq.broker.requests.results import Deferred
 from delaymq.clock import now_ms
 from delaymq.protocol.command import Command, Response
 from delaymq.server.requests.client_session import ClientSession
+from delaymq.server.requests.confirmation import Answer, BothWaits, WaitQueue
 from delaymq.server.resources import started
 from delaymq.throttled_log import ThrottledLogger
 
@@ -45,16 +45,6 @@ class FlushTimes:
         self.counts[index] += 1
 
 
-class _Waiting:
-    __slots__ = ("answer", "deadline", "deferred", "done")
-
-    def __init__(self, answer: Callable[[Response], None], deferred: Deferred, deadline: float) -> None:
-        self.answer = answer
-        self.deferred = deferred
-        self.deadline = deadline
-        self.done = False
-
-
 class Flushing:
     """Runs one sync at a time in a separate thread; everything else runs on the loop's thread.
 
@@ -68,11 +58,11 @@ class Flushing:
         self._interval_ms = interval_ms
         self._reply = reply
         self._on_confirmed = on_confirmed
-        self._waiting: deque[_Waiting] = deque()
+        self._waiting = WaitQueue(lambda: store.flushed_offset)
+        self._for_replicas = WaitQueue(lambda: store.replicated_offset)
         self._executor = started(ThreadPoolExecutor(1, "flush"), 1)
         self._in_flight: asyncio.Future[None] | None = None
         self._interval_timer: asyncio.TimerHandle | None = None
-        self._deadline_timer: asyncio.TimerHandle | None = None
         self._retry_timer: asyncio.TimerHandle | None = None
         self._begin_soon = False
         self._again = False
@@ -92,12 +82,12 @@ class Flushing:
         self._interval_timer = self._loop.call_later(self._interval_ms() / 1000, self._tick)
 
     def wait(self, session: ClientSession, request: Command, deferred: Deferred) -> None:
-        """Answer `request` when the log is flushed up to the offset of `deferred`, or on its timeout."""
+        """Answer `request` when disk or replicas have the log up to the offset of `deferred`, or on a timeout."""
         request.body = b""  # already stored; with a slow disk, thousands of requests wait here
         self._wait(partial(self._reply, session, request), deferred)
 
     async def outcome(self, deferred: Deferred) -> Response:
-        """Return the response of `deferred` when the log is flushed up to its offset, or `late` on its timeout."""
+        """Return the response of `deferred` when it no longer waits, or the one of its timeout."""
         outcome: asyncio.Future[Response] = self._loop.create_future()
 
         def answer(response: Response) -> None:
@@ -107,23 +97,28 @@ class Flushing:
         self._wait(answer, deferred)
         return await outcome
 
-    def _wait(self, answer: Callable[[Response], None], deferred: Deferred) -> None:
-        if deferred.until <= self._store.flushed_offset:
-            answer(deferred.response)
-            return
-        if self._stopped:
-            answer(deferred.late)
-            return
-        deadline = self._loop.time() + deferred.timeout_ms / 1000
-        self._waiting.append(_Waiting(answer, deferred, deadline))
-        if self._deadline_timer is None:
-            self._deadline_timer = self._loop.call_at(deadline, self._expire)
-        self.request()
+    def _wait(self, answer: Answer, deferred: Deferred) -> None:
+        replicas = deferred.replicas
+        if replicas is not None:
+            by_replicas = answer
+            if deferred.waits_for_flush:
+                both = BothWaits(answer, deferred)
+                answer, by_replicas = both.flushed, both.replicated
+            self._for_replicas.add(by_replicas, deferred.until, replicas.timeout_ms, deferred.response, replicas.late)
+            if not deferred.waits_for_flush:
+                return
+        if self._waiting.add(answer, deferred.until, deferred.timeout_ms, deferred.response, deferred.late):
+            self.request()
 
     @property
     def waiting(self) -> int:
-        """Number of requests waiting for the disk."""
-        return len(self._waiting)
+        """Number of requests waiting for the disk or for replicas."""
+        return max(len(self._waiting), len(self._for_replicas))
+
+    def replicated(self) -> None:
+        """Answer the requests that waited for replicas. Call it when the store's replicated offset has changed."""
+        self._for_replicas.release()
+        self._on_confirmed()
 
     def request(self) -> None:
         """Request a sync soon; a sync in progress is followed by another one."""
@@ -154,11 +149,10 @@ class Flushing:
             self._interval_timer.cancel()
         await self.flush()
         self._stopped = True
-        for timer in (self._deadline_timer, self._retry_timer):
-            if timer is not None:
-                timer.cancel()
-        while self._waiting:
-            self._answer_late(self._waiting.popleft())
+        if self._retry_timer is not None:
+            self._retry_timer.cancel()
+        self._waiting.stop()
+        self._for_replicas.stop()
         self._executor.shutdown(wait=True)
 
     def _tick(self) -> None:
@@ -215,27 +209,5 @@ class Flushing:
         self._begin()
 
     def _release(self) -> None:
-        flushed = self._store.flushed_offset
-        waiting = self._waiting
-        # `until` increases in the order of arrival, as the log does.
-        while waiting and (waiting[0].done or waiting[0].deferred.until <= flushed):
-            each = waiting.popleft()
-            if not each.done:
-                each.answer(each.deferred.response)
+        self._waiting.release()
         self._on_confirmed()
-
-    def _expire(self) -> None:
-        self._deadline_timer = None
-        now = self._loop.time()
-        for each in self._waiting:
-            if not each.done and each.deadline <= now:
-                self._answer_late(each)
-        while self._waiting and self._waiting[0].done:
-            self._waiting.popleft()
-        if self._waiting:
-            next_deadline = min((each.deadline for each in self._waiting if not each.done), default=now + RETRY_S)
-            self._deadline_timer = self._loop.call_at(next_deadline, self._expire)
-
-    def _answer_late(self, each: _Waiting) -> None:
-        each.done = True
-        each.answer(each.deferred.late)

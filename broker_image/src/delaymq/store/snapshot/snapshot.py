@@ -102,7 +102,10 @@ class SnapshotTask:
         state_files: Sequence[StateFiles] = (),
         *,
         write_slots: bool,
+        publish: bool = True,
     ) -> None:
+        """`publish`: whether the snapshot is written after the sync of all files to which it refers."""
+        self._publish = publish
         self._files = files
         self._state_files = state_files
         self._path = store_path
@@ -165,7 +168,7 @@ class SnapshotTask:
         self.finish()
 
     def run(self) -> None:
-        """Sync the captured files, then write the snapshot; runs in any thread."""
+        """Sync the captured files, then write the snapshot if it may be published; runs in any thread."""
         try:
             # Names are always included: a concurrent flush must not rely on this task for them.
             self._log.sync_files(self._log_descriptors, names=True)
@@ -188,9 +191,10 @@ class SnapshotTask:
                     self._files.sync_folder(folder)
                 except (FileNotFoundError, NotADirectoryError):
                     continue  # a topic was deleted in the meantime
-            for state_files in self._state_files:
-                state_files.write()
-            self._write()
+            if self._publish:
+                for state_files in self._state_files:
+                    state_files.write()
+                self._write()
         except OSError as error:
             self._failure = error
         except MemoryError:  # a state may have several MiB
@@ -228,7 +232,7 @@ class SnapshotTask:
     def finish(self) -> OSError | None:
         """Apply the result; after a failure, return the files to the set of unsynced ones. On the event loop."""
         for state_files in self._state_files:
-            state_files.finish(is_published=self._failure is None)
+            state_files.finish(is_published=self._publish and self._failure is None)
         self._log.end_sync(self._log_start)
         if self._log_failure is not None:
             self._log.flush_failed(self._log_failure)

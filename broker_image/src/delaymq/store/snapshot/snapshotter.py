@@ -14,6 +14,8 @@ from delaymq.store.snapshot.snapshot import SnapshotTask
 
 WRITTEN_AT_ONCE: Final = 64
 """Number of queues written per step on the event loop: about 20 ms for new ones. All of 80,000 would take seconds."""
+WITHOUT_REPLICAS: Final = 1 << 62
+"""In place of the offset up to which replicas have the log, if there are none."""
 
 
 class Snapshotter:
@@ -39,6 +41,9 @@ class Snapshotter:
         self._end = end
         self.is_running = False
         """Whether a snapshot is captured and not finished; the files that it syncs must not be removed."""
+        self.replicated = WITHOUT_REPLICAS
+        """Physical offset up to which all required replicas have the log. A snapshot of more is not written: the log
+        could be cut before its end."""
         self._gathering: tuple[SnapshotTask, int] | None = None
         """A captured snapshot whose queues are being written, and the `written_count` at which they are complete."""
 
@@ -50,18 +55,25 @@ class Snapshotter:
             return None
         if not force and self._log.end_offset - self._end < interval_bytes:
             return None
-        if force or self._queues.dirty_count <= WRITTEN_AT_ONCE:
+        is_replicated = self._log.end_offset <= self.replicated
+        if is_replicated and (force or self._queues.dirty_count <= WRITTEN_AT_ONCE):
             return self.full_task(write_slots=False)
         if self._index is not None:
             self._index.write_behind()
             if self._index.full:
                 return None
         # Entries beyond the captured ends do no harm: recovery removes them.
-        self._gathering = self._capture(write_slots=False), self._queues.written_count + self._queues.dirty_count
+        self._gathering = (
+            self._capture(write_slots=False, is_gathered=True),
+            self._queues.written_count + self._queues.dirty_count,
+        )
         return None
 
     def full_task(self, *, write_slots: bool) -> StoreTask | None:
-        """Write all queues now and return a task for a complete snapshot; None if the disk is too full for them."""
+        """Write all queues now and return a task for a complete snapshot; None if the disk is too full for them.
+
+        If replicas lack a part of the log, the task syncs all files, but the former snapshot remains.
+        """
         while self._queues.write_behind(1_000):
             pass
         if self._index is not None:
@@ -84,7 +96,10 @@ class Snapshotter:
             self._end = end
 
     def _gather(self, task: SnapshotTask, written_count: int) -> StoreTask | None:
-        """Write until the queues that were dirty at the creation of `task`, the first ones, are in their files."""
+        """Write until the queues that were dirty at the creation of `task`, the first ones, are in their files.
+
+        Then wait until replicas have the log up to its end.
+        """
         queues = self._queues
         queues.write_behind(WRITTEN_AT_ONCE)
         if queues.full or self._log.failure is not None:
@@ -92,11 +107,13 @@ class Snapshotter:
             return None
         if queues.dirty_count and queues.written_count < written_count:
             return None
+        if self.replicated < task.snapshot.log_end:
+            return None
         self._gathering = None
         task.add_written()
         return _Task(self, task)
 
-    def _capture(self, *, write_slots: bool) -> SnapshotTask:
+    def _capture(self, *, write_slots: bool, is_gathered: bool = False) -> SnapshotTask:
         self.is_running = True
         return SnapshotTask(
             self._files,
@@ -111,6 +128,7 @@ class Snapshotter:
                 if isinstance(observer, KeepsFiles) and (files := observer.state_files()) is not None
             ],
             write_slots=write_slots,
+            publish=is_gathered or self._log.end_offset <= self.replicated,
         )
 
 

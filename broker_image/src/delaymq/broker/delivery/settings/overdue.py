@@ -305,7 +305,7 @@ class OverdueTreatments:
     def _is_over(self, topic: str, treatment: Treatment, now_ms: int) -> bool:
         queues = self._timeline.queues
         if treatment.treatment == "pause":
-            return self._store.flushed_offset >= self._marked_end
+            return self._store.durable_offset >= self._marked_end
         if treatment.was_ahead(now_ms):
             return True
         if treatment.treatment == "spread":

@@ -130,7 +130,7 @@ class Carrier:
             return False
         self._look(now_ms)
         # A record carries another one forward only if no power failure can lose that one alone.
-        end = min(self._expired.end, self._store.flushed_offset)
+        end = min(self._expired.end, self._store.durable_offset)
         if oldest_pause is not None and oldest_pause < end:
             self._carry_pauses(end)
         if first is None:
@@ -178,7 +178,7 @@ class Carrier:
 
     def _begin_queue(self) -> None:
         topic, queue_id = self._left[-1]
-        self._offset, _ = self._store.queue_bounds(topic, queue_id)
+        self._offset, _ = self._store.stored_bounds(topic, queue_id)
         if topic == names.SCHEDULE_TOPIC:
             self._offset = max(self._offset, self._queues[queue_id].settled.low)
 

@@ -1,12 +1,12 @@
 """POST /api/v1/deadletters/{group}/resend: resend dead letters to their group."""
 
-import asyncio
-
 from delaymq.api_types.dead_letters import NotResent, ResendBody, Resends, Resent
 from delaymq.broker.sending.dead_letter_resend import resend
 from delaymq.message import names
 from delaymq.message.ids import offset_message_id
 from delaymq.message.record import Record
+from delaymq.protocol.codes import ResponseCode
+from delaymq.protocol.command import Response
 from delaymq.protocol.errors import RequestError
 from delaymq.server.api.messages.resent import resent_as
 from delaymq.server.api.messages.search import named, parse_id
@@ -43,23 +43,19 @@ async def resend_dead_letters(api: Api, query: ResendQuery, body: ResendBody) ->
                 new_id = offset_message_id(broker.store_host, appended.physical_offset)
                 answer.resent.append(Resent(offset_message_id=message_id, new_offset_message_id=new_id))
                 end_offset = appended.physical_offset + appended.size
-    if answer.resent and broker.waits_for_flush:
-        await _flushed(api, end_offset)
+    if answer.resent and broker.answers_wait:
+        await _confirmed(api, end_offset)
     return answer
 
 
-async def _flushed(api: Api, end_offset: int) -> None:
-    try:
-        async with asyncio.timeout(api.broker.config.sync_flush_timeout / 1000):
-            await api.server.flushing.flush()
-    except TimeoutError:
-        pass
-    if api.broker.store.flushed_offset < end_offset:
+async def _confirmed(api: Api, end_offset: int) -> None:
+    deferred = api.broker.deferred(Response(), end_offset, lambda code: Response(code))
+    if (await api.server.flushing.outcome(deferred)).code != ResponseCode.SUCCESS:
         raise ApiError(
             503,
             "not_flushed",
-            "the resent messages are stored, but not flushed to disk yet: check whether they still exist before you"
-            " resend the same dead letters",
+            "the resent messages are stored, but not yet flushed to disk or not yet replicated: check whether they"
+            " still exist before you resend the same dead letters",
         )
 
 

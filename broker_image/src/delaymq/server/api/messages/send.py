@@ -130,13 +130,13 @@ class SendHttp:
             raise ApiError(
                 503,
                 "not_flushed",
-                f"the message {unique_id} is stored, but not flushed to disk yet: check whether it still exists before"
-                " you send it again",
+                f"the message {unique_id} is stored, but not yet flushed to disk or not yet replicated: check whether"
+                " it still exists before you send it again",
             )
         return sent(unique_id, response)
 
     async def _store(self, request: web.Request, header: SendMessageRequestHeader, body: bytes) -> Response:
-        """Store a message, and return the response, whose code is FLUSH_DISK_TIMEOUT if the message is not flushed."""
+        """Store a message, and return the response, whose code states whether disk and replicas have it."""
         server = self._server
         broker = server.broker
         if broker.config.read_only:
