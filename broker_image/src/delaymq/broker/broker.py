@@ -33,6 +33,7 @@ from delaymq.throttled_log import ThrottledLogger
 if TYPE_CHECKING:
     from delaymq.broker.access.access import Access
     from delaymq.broker.delivery import Delivery
+    from delaymq.broker.following.following import Following
     from delaymq.broker.pull.stored_records import StoredRecords
     from delaymq.broker.state.parts import Parts
     from delaymq.broker.transactions import Transactions
@@ -113,6 +114,8 @@ class Broker:
         """False while the broker is taken out of service: sends are rejected, pulls are served."""
         self.drain = DrainState(parts.stats.boot_ms)
         """Drain state, in which a running broker keeps producers away."""
+        self.following: Following | None = None
+        """Role of a replica; None: the broker acts on its own."""
         self.waits_for_flush = config.flush_disk_type == "SYNC_FLUSH"
         self.waits_for_replicas = False
         """Whether responses wait until replicas have the message (SYNC_MASTER)."""
@@ -128,7 +131,13 @@ class Broker:
         self._processors = self._served()
         self._derive()
 
-    # Confirmation
+    # Role and confirmation
+
+    def lead(self) -> None:
+        """Take over from the broker whose log this one followed. Errors as in `Following.lead`."""
+        if self.following is not None:
+            self.following.lead()
+            self.following = None
 
     def replicate(self, *, waits: bool, timeout_ms: int = REPLICA_TIMEOUT_MS) -> None:
         """Set whether responses wait for replicas, and how long. The store's replicated offset is set separately."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from delaymq.broker.broker import Broker
@@ -37,8 +38,11 @@ def open_broker(
     *,
     port: int | None = None,
     settings: RunningSettings[BrokerConfig] | None = None,
+    follows: bool = False,
 ) -> Broker:
     """Open the store at the configured path, recover it, and load the tables.
+
+    `follows`: the broker is a replica, whose store receives the log of another broker until `Broker.lead` is called.
 
     `port` is the one that clients use (None: the configured one); `settings` is the origin of the configuration. Raises
     StoreError (store.errors) if the store cannot be opened, and AccessError (broker.access) if its rules are
@@ -54,7 +58,7 @@ def open_broker(
         open_store = MessageStore.open_read_only
     else:
         make_parent(config.store_path)
-        open_store = MessageStore.open
+        open_store = partial(MessageStore.open, end_at_damage=follows)
     parts = Parts(config, now_ms, port)
     store = open_store(
         config.store_path,
@@ -64,7 +68,7 @@ def open_broker(
         observers=parts.observers,
     )
     try:
-        return assemble(parts, store, rules, settings)
+        return assemble(parts, store, rules, settings, follows=follows)
     except BaseException:
         store.abandon()  # an incompletely opened broker has no state to save
         raise
@@ -75,6 +79,8 @@ def assemble(
     store: MessageStore,
     rules: Rules | None = None,
     settings: RunningSettings[BrokerConfig] | None = None,
+    *,
+    follows: bool = False,
 ) -> Broker:
     """Return the broker of an open store, which was opened with the parts' observers, with its recovered state."""
     config, now_ms, stopped_ms = parts.config, parts.now_ms, store.last_store_timestamp_ms
@@ -123,17 +129,26 @@ def assemble(
     if store.format_version >= TIMED_VERSION:
         parts.topics.register_timer_topic()
     delivery.ingress.on_first_timed = parts.topics.register_timer_topic
-    store.hand_on((delivery, parts.ledger, parts.arrivals))
-    _take_over_timers(config, store, parts.replay.timed.foreign.places())
-    _apply_settings(parts, delivery, stopped_ms)
+    following = None
+    if follows:
+        from delaymq.broker.following.following import Following  # other brokers do not need it
+
+        following = Following(parts, store, delivery, transactions)
+    else:
+        store.hand_on((delivery, parts.ledger, parts.arrivals))
+        _take_over_timers(config, store, parts.replay.timed.foreign.places())
+    _apply_settings(parts, delivery, None if follows else stopped_ms)
     store.pins.hold(delivery.name, delivery.pin)
     store.reserve(delivery.reserve_bytes)
     store.pins.hold("half messages", transactions.pin)
-    return Broker(parts, store, delivery, transactions, records, tables, table, access, settings)
+    broker = Broker(parts, store, delivery, transactions, records, tables, table, access, settings)
+    broker.following = following
+    return broker
 
 
-def _apply_settings(parts: Parts, delivery: Delivery, stopped_ms: int) -> None:
-    """Apply the delay settings of topics, and treat what came due since the log's last record was stored."""
+def _apply_settings(parts: Parts, delivery: Delivery, stopped_ms: int | None) -> None:
+    """Apply the delay settings of topics, and treat what came due since the log's last record was stored (None: the
+    broker follows another one)."""
     control = delivery.control
 
     def changed(topic: str) -> None:
@@ -143,7 +158,7 @@ def _apply_settings(parts: Parts, delivery: Delivery, stopped_ms: int) -> None:
     smooth_deliveries(parts.delay_settings, control.smooth, changed)
     if parts.config.read_only:
         control.pause_locally()
-    else:
+    elif stopped_ms is not None:
         control.begin_treatments(stopped_ms)
 
 

@@ -28,7 +28,13 @@ from delaymq.message.timed_marks import Statement
 from delaymq.store.commit_log import CommitLog
 from delaymq.store.consume_queue import ENTRY, ConsumeQueues
 from delaymq.store.dispatch import DELAYED_TOPICS, Dispatcher, due_or_tags_code
-from delaymq.store.errors import RecordTooLargeError, StoreClosedError, StoreFullError, StoreReadOnlyError
+from delaymq.store.errors import (
+    RecordTooLargeError,
+    StoreClosedError,
+    StoreFollowingError,
+    StoreFullError,
+    StoreReadOnlyError,
+)
 from delaymq.store.model import Dispatched, NewRecord, Reserve
 from delaymq.store.options import StoreOptions
 from delaymq.store.retention import Retention
@@ -55,6 +61,10 @@ class LogAppender:
         """Whether the store accepts no records any more."""
         self.is_read_only = False
         """Whether the store was opened without the permission to append."""
+        self.is_following = False
+        """Whether the log is another broker's, which appends its records."""
+        self.is_writable = True
+        """Whether none of these applies."""
         self._log = log
         self._queues = queues
         self._dispatcher = dispatcher
@@ -68,7 +78,7 @@ class LogAppender:
         IllegalMessageError.
         """
         log = self._log
-        if self.is_closed or log.failure is not None or self._retention.disk.writes_refused:
+        if not self.is_writable or log.failure is not None or self._retention.disk.writes_refused:
             self.refuse(message)
         now_ms = max(self._now_ms(), log.last_store_timestamp_ms)
         (
@@ -183,7 +193,7 @@ class LogAppender:
         All are plain and have at least one property; their sizes have been checked. None has a delay level.
         """
         log, queues = self._log, self._queues
-        if self.is_closed or log.failure is not None or self._retention.disk.writes_refused:
+        if not self.is_writable or log.failure is not None or self._retention.disk.writes_refused:
             self.refuse()
         now_ms = max(self._now_ms(), log.last_store_timestamp_ms)
         table, topic_before, raw_topic = queues.table, "", b""
@@ -239,14 +249,14 @@ class LogAppender:
     def make_room(self, total: int) -> None:
         """Continue in the next segment if `total` bytes do not fit the current one; errors as in `append`."""
         log = self._log
-        if self.is_closed or log.failure is not None or self._retention.disk.writes_refused:
+        if not self.is_writable or log.failure is not None or self._retention.disk.writes_refused:
             self.refuse()
         if total + BLANK_BYTES > log.open_end - log.end_offset:
             self._room(total, None)
 
     def check_batch(self, messages: Sequence[NewRecord]) -> int:
         """Return the number of log bytes that the messages need; errors as in `append`."""
-        if self.is_closed or self._log.failure is not None or self._retention.disk.writes_refused:
+        if not self.is_writable or self._log.failure is not None or self._retention.disk.writes_refused:
             self.refuse()
         total, table = 0, self._queues.table
         for message in messages:
@@ -270,12 +280,14 @@ class LogAppender:
 
     def refuse(self, message: NewRecord | None = None) -> None:
         """Raise the error that says why records are rejected, except for records that may use a reserve."""
-        if message is not None and message.reserve and not self.is_closed and self._log.failure is None:
+        if message is not None and message.reserve and self.is_writable and self._log.failure is None:
             return
         if self.is_read_only:
             raise StoreReadOnlyError("the store is read-only: start the broker without readOnly to store messages")
         if self.is_closed:
             raise StoreClosedError("the store is closed")
+        if self.is_following:
+            raise StoreFollowingError("the broker is a replica, which stores nothing itself: send to the master")
         if self._log.failure is not None:
             raise self._log.failure
         used_ratio = self._retention.disk.used_ratio

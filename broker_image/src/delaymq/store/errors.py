@@ -33,6 +33,10 @@ class StoreReadOnlyError(StoreError):
     """The store is open read-only."""
 
 
+class StoreFollowingError(StoreError):
+    """The store receives the log of another broker, and accepts no other records."""
+
+
 class StoreFailedError(StoreError):
     """The disk failed to store written data; nothing more is accepted until a restart."""
 

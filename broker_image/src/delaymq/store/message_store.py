@@ -105,6 +105,7 @@ class MessageStore(LogAppender):
             raise
         store._read_only = files
         store.is_closed = store.is_read_only = True
+        store.is_writable = False
         return store
 
     @classmethod
@@ -382,6 +383,15 @@ class MessageStore(LogAppender):
             self.refuse()
         self._receiver.receive(offset, data)
 
+    def follow(self, *, follows: bool) -> None:
+        """Set whether the log is another broker's. Then it accepts only raw bytes; otherwise, the store's own records.
+
+        The beginning of a record that has been received is dropped.
+        """
+        self._receiver.forget()
+        self.is_following = follows
+        self.is_writable = not (follows or self.is_closed)
+
     def forget_received(self) -> None:
         """Drop the incomplete record behind the log's end, for example because its sender has disconnected."""
         self._receiver.forget()
@@ -445,8 +455,7 @@ class MessageStore(LogAppender):
         if self.is_closed:
             self.abandon()
             return
-        self.is_closed = True
-        clean = False
+        self.is_closed, self.is_writable, clean = True, False, False
         try:
             self._receiver.forget()
             self._snapshots.abandon()
@@ -467,7 +476,7 @@ class MessageStore(LogAppender):
         """Release files and lock without writing, which leaves the same state as a kill."""
         read_only, self._read_only = self._read_only, None
         if read_only is not None or not self.is_closed:
-            self.is_closed = True
+            self.is_closed, self.is_writable = True, False
             self._release()
         if read_only is not None:
             read_only.remove_scratch()

@@ -17,14 +17,7 @@ from delaymq.broker.delivery.changes.pauses import Pauses
 from delaymq.broker.delivery.control import DeliveryControl
 from delaymq.broker.delivery.delay_rewrite import DelayIngress, DelaySettings
 from delaymq.broker.delivery.hand_over import HandOver
-from delaymq.broker.delivery.level_entries import (
-    UNKNOWN_TOPIC,
-    carried_from,
-    end_carried,
-    end_entry,
-    is_pending,
-    pending_of,
-)
+from delaymq.broker.delivery.level_entries import UNKNOWN_TOPIC, add_entry, end_entry, is_pending
 from delaymq.broker.delivery.offsets import OffsetsFile, SaveTask, read_offsets
 from delaymq.broker.delivery.pin import DeliveryPin
 from delaymq.broker.delivery.queue_state import QueueState
@@ -96,19 +89,21 @@ class Delivery:
         self._store = store
         self._now_ms = now_ms
         self._throttled = ThrottledLogger(_logger, now_ms)
-        self._reader = ScheduleReader(store)
+        self.reader = ScheduleReader(store)
         self._queues: dict[int, QueueState] = {}
         self._announced_ms = _NEVER_MS
         self.ingress = DelayIngress(settings, levels, now_ms, self.counters, self._throttled, store)
         """Redirects delayed messages to the schedule topic."""
-        self.timeline = replay.timed.finish(self._reader)
+        self.timeline = replay.timed.finish(self.reader)
         """Pending messages: timed ones, and those of the delay levels."""
         self._saving: Capture | None = None
+        self.is_following = False
+        """Whether another broker delivers, and this one only follows its log."""
         self.promises = promises or Promises(DelaySettingsTable(), lambda topic: True)
         """Lateness objectives, and the treatment of messages whose topic was deleted."""
         self._hand_over = self._make_hand_over(backoff or Backoff(), on_delivered)
         self._upkeep = Upkeep(self.timeline, self._hand_over, self._announce, now_ms)
-        self.lookup = Lookup(store, self._reader, self.timeline, self.is_settled)
+        self.lookup = Lookup(store, self.reader, self.timeline, self.is_settled)
         """Finds messages by unique id and DELAY_KEY."""
         self._complete_ingress()
         self._repeating = self._hand_over.repeating = self._make_repeating(replay)
@@ -140,7 +135,7 @@ class Delivery:
     def _make_hand_over(self, backoff: Backoff, on_delivered: Callable[[str, int, int, int], None] | None) -> HandOver:
         return HandOver(
             self._store,
-            self._reader,
+            self.reader,
             self._queues,
             self.timeline,
             self.counters,
@@ -181,7 +176,7 @@ class Delivery:
     def _make_carrier(self) -> Carrier:
         return Carrier(
             self._store,
-            self._reader,
+            self.reader,
             self._queues,
             self.timeline,
             self.settings,
@@ -196,7 +191,7 @@ class Delivery:
         """Determine the positions of the delay levels, and add the pending messages that the index lacks."""
         store = self._store
         try:
-            replay.finish(self._reader)
+            replay.finish(self.reader)
             stated = read_offsets(store)
             there = {queue_id for topic, queue_id in store.queues() if topic == names.SCHEDULE_TOPIC}
             stated_only = {
@@ -256,16 +251,7 @@ class Delivery:
         queue = self._queues.get(record.queue_id) or self._use_queue(record.queue_id, QueueState())
         if names.DUE not in record.properties:
             queue.foreign.add(record.queue_offset)
-        mark = None
-        if names.MARK in record.properties:
-            mark = carried_from(record.properties, record.queue_id, record.physical_offset)
-        entry = pending_of(self.timeline, record, mark)
-        if mark is not None and mark.queue is not None:
-            queue.settled.settle(mark.queue[1])
-            if self.timeline.taken(mark.identity) is None:
-                end_carried(self.timeline, mark, UNKNOWN_TOPIC)  # its topic is known now
-        self.timeline.add(entry)
-        self._announce(entry.due_ms)
+        self._announce(add_entry(self.timeline, queue.settled, record).due_ms)
 
     def _add_timed(self, record: Dispatched) -> None:
         text, identity = record.properties[names.DUE], record.physical_offset
@@ -297,11 +283,31 @@ class Delivery:
             return
         queue_id, offset, physical_offset = claim.named[0]
         queue = self._queues.get(queue_id)
-        if queue is not None and is_settled_by(self._reader, claim, queue_id, offset, physical_offset):
+        if queue is not None and is_settled_by(self.reader, claim, queue_id, offset, physical_offset):
             if queue.settled.settle(offset):
-                end_entry(self.timeline, self._reader, queue_id, offset)
+                end_entry(self.timeline, self.reader, queue_id, offset)
         else:
             self.counters.disbelieved += 1
+
+    # Roles.
+
+    def follow(self, replay: Replay) -> None:
+        """Let `replay`, which found the state, apply the records of another broker to it; deliver nothing meanwhile."""
+        self.is_following = True
+        replay.follow(self._queues, self.reader, self.pauses)
+
+    def lead(self, replay: Replay) -> None:
+        """Continue as the only broker that delivers, from the state to which `replay` has brought the schedule."""
+        replay.timed.decide(self.reader)
+        self._resume(replay)
+        self._repeating = self._hand_over.repeating = self._make_repeating(replay)
+        self.carrier = self._make_carrier()
+        self.is_following = False
+        self.wake()
+
+    def fail(self, error: Exception) -> None:
+        """Stop because a record could not be applied; a start builds the index of pending messages again."""
+        self._hand_over.stop(error)
 
     # Start and stop.
 
@@ -331,6 +337,8 @@ class Delivery:
     def save_task(self) -> SaveTask | None:
         """Return a task that writes delayOffset.json; None if none is due or possible. Cheap: call it after each
         flush."""
+        if self.is_following:
+            return None
         return self._offsets_file.task(self._now_ms(), self.settings.flush_delay_offset_interval)
 
     def close(self) -> None:
@@ -456,6 +464,8 @@ class Delivery:
 
     def next_wakeup_ms(self) -> int | None:
         """Return the wall-clock time of the next hand-over, possibly in the past; None if nothing is pending."""
+        if self.is_following:
+            return None
         wakeup_ms, now_ms = self._hand_over.next_wakeup_ms(), self._now_ms()
         if wakeup_ms is not None and self.control.treatments.is_review_due(now_ms):
             wakeup_ms = min(wakeup_ms, now_ms)
@@ -467,6 +477,8 @@ class Delivery:
 
         While the result is not 0, call it again as soon as other work has run; otherwise, at `next_wakeup_ms`.
         """
+        if self.is_following:
+            return 0
         count = self._hand_over.run(now_ms, budget)
         self.control.review()
         return count
@@ -474,7 +486,7 @@ class Delivery:
     def carry(self, now_ms: int) -> bool:
         """Carry some pending messages forward if necessary; return whether to continue soon."""
         try:
-            return self.carrier.step(now_ms)
+            return not self.is_following and self.carrier.step(now_ms)
         except OSError as error:
             self._hand_over.stop(error)
             return False

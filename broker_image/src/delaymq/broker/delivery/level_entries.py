@@ -56,6 +56,23 @@ def pending_of(index: Timeline, record: Dispatched, mark: TimedMark | None) -> P
     return Pending(max(record.tags_code, 0), identity, place, record.size, number, partition)
 
 
+def add_entry(index: Timeline, settled: Settled, record: Dispatched) -> Pending:
+    """Add the message of a record that was appended to the schedule topic, and return it. OSError, damage.
+
+    `settled` contains the settled entries of its queue. NewerFormError: see `carried_from`.
+    """
+    mark = None
+    if names.MARK in record.properties:
+        mark = carried_from(record.properties, record.queue_id, record.physical_offset)
+    entry = pending_of(index, record, mark)
+    if mark is not None and mark.queue is not None:
+        settled.settle(mark.queue[1])
+        if index.taken(mark.identity) is None:
+            end_carried(index, mark, UNKNOWN_TOPIC)  # its topic is known now
+    index.add(entry)
+    return entry
+
+
 def is_pending(index: Timeline, record: Record) -> bool:
     """Whether the message of a record of the schedule topic is pending, in whatever record. OSError, damage."""
     due_ms = parse_due(record.properties.get(names.DUE, ""), record.queue_id, record.queue_offset)

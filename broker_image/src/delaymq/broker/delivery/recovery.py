@@ -15,6 +15,7 @@ from functools import partial
 from delaymq.broker.delivery.level_entries import (
     UNKNOWN_TOPIC,
     add_entries,
+    add_entry,
     add_missing,
     carried_from,
     end_carried,
@@ -24,7 +25,7 @@ from delaymq.broker.delivery.queue_state import QueueState
 from delaymq.broker.delivery.reader import ScheduleReader
 from delaymq.broker.delivery.settlement import ANYWHERE, Claim, claim_of, fingerprint_of, foreign_key_of
 from delaymq.broker.delivery.status import DeliveryCounters, PositionCorrection
-from delaymq.broker.delivery.timed.replay import FOLDER, TimedReplay
+from delaymq.broker.delivery.timed.replay import FOLDER, AppliesPauses, TimedReplay
 from delaymq.message import names
 from delaymq.message.levels import level_of_queue
 from delaymq.message.marks import parse_due
@@ -163,6 +164,7 @@ class Replay:
         self._waiting: list[Claim] = []
         self._reader: ScheduleReader | None = None
         self._has_levels = False
+        self._follows = False
 
     def state(self) -> dict[str, object]:
         """Raise RuntimeError: there is no state during the replay."""
@@ -188,16 +190,46 @@ class Replay:
             else:
                 self._claim(record)
 
+    def follow(self, queues: dict[int, QueueState], reader: ScheduleReader, pauses: AppliesPauses) -> None:
+        """Continue, after `finish`, with the records that another broker appends to its log.
+
+        The store can be read, and the index contains all pending messages, so that no case is deferred. `queues` and
+        `pauses` are the state of the delivery.
+        """
+        self.queues, self._reader = queues, reader
+        self._follows = self._has_levels = True
+        self._whole_log = False
+        self._seen.clear()
+        self._replayed_from.clear()
+        self._read_foreign(reader)
+        self.timed.follow(pauses)
+
     def _claim(self, record: Dispatched) -> None:
-        if (claim := claim_of(record)) is not None and not self._decide(claim):
+        claim = claim_of(record)
+        if claim is None:
+            return
+        if self._follows and self._reader is not None:
+            self._decide_open(self._reader, claim)
+        elif not self._decide(claim):
             self._waiting.append(claim)
 
     def _entry(self, record: Dispatched) -> None:
         queue_id, offset, properties = record.queue_id, record.queue_offset, record.properties
         queue = self.queues.get(queue_id)
         if queue is None:
-            # If the whole log is replayed, the entries before the first existing one are permanently lost.
-            queue = self.queues[queue_id] = QueueState(Settled(offset if self._whole_log else 0))
+            # If the whole log is known, the entries before the first existing one are permanently lost.
+            knows_all = self._whole_log or self._follows
+            queue = self.queues[queue_id] = QueueState(Settled(offset if knows_all else 0))
+        if self._follows and self.timed.timeline is not None:
+            add_entry(self.timed.timeline, queue.settled, record)
+        else:
+            self._note_entry(record, queue)
+        if parse_due(properties.get(names.DUE, ""), queue_id, offset) is None and offset not in queue.settled:
+            queue.foreign.add(offset)
+            self._foreign.setdefault(foreign_key_of(record, properties), []).append((queue_id, offset))
+
+    def _note_entry(self, record: Dispatched, queue: QueueState) -> None:
+        queue_id, offset, properties = record.queue_id, record.queue_offset, record.properties
         seen = self._seen.get(queue_id)
         if seen is None:
             seen = self._seen[queue_id] = _Seen(offset)
@@ -210,9 +242,6 @@ class Replay:
             seen.identities[offset] = mark.identity
             self._settle_named_by(mark, topic)
         seen.trim(queue.settled.low)
-        if parse_due(properties.get(names.DUE, ""), queue_id, offset) is None and offset not in queue.settled:
-            queue.foreign.add(offset)
-            self._foreign.setdefault(foreign_key_of(record, properties), []).append((queue_id, offset))
 
     def _settle_named_by(self, mark: TimedMark, topic: str) -> None:
         """Settle the entry that a mark of form 2 names: it was carried forward or cancelled."""
@@ -281,12 +310,16 @@ class Replay:
         if self._waiting and self._foreign_before:
             self._read_foreign(reader)
         for claim in self._waiting:
-            if not any(self._settle_named(reader, claim, *named) for named in claim.named) and not (
-                claim.delay is not None and self._settle_foreign(claim)
-            ):
-                self.counters.disbelieved += claim.by_mark
+            self._decide_open(reader, claim)
         self._waiting.clear()
         self._foreign.clear()
+
+    def _decide_open(self, reader: ScheduleReader, claim: Claim) -> None:
+        """Settle the entry of `claim` if its record in the open store confirms it."""
+        if not any(self._settle_named(reader, claim, *named) for named in claim.named) and not (
+            claim.delay is not None and self._settle_foreign(claim)
+        ):
+            self.counters.disbelieved += claim.by_mark
 
     def add_levels(self, index: Timeline, queue_id: int, end: int) -> None:
         """Add the pending entries of a queue that the index does not contain yet. Call it after `finish`. OSError."""

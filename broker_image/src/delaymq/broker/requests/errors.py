@@ -14,6 +14,7 @@ from delaymq.store.errors import (
     StoreClosedError,
     StoreError,
     StoreFailedError,
+    StoreFollowingError,
     StoreFullError,
 )
 
@@ -60,7 +61,7 @@ def unavailable(remark: str) -> RequestError:
 
 def store_refusal(error: StoreError | IllegalMessageError) -> RequestError:
     """Return the error for a producer whose message the store rejected."""
-    if isinstance(error, StoreFullError | StoreClosedError | StoreFailedError):
+    if isinstance(error, StoreFullError | StoreClosedError | StoreFailedError | StoreFollowingError):
         return unavailable(str(error))
     if isinstance(error, RecordTooLargeError | IllegalMessageError):
         return message_illegal(str(error))

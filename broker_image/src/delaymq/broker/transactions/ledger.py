@@ -8,6 +8,7 @@ in their body, which a replay does not show; those are read after the store has 
 from __future__ import annotations
 
 from array import array
+from collections.abc import Callable
 from typing import Final
 from zlib import crc32
 
@@ -89,6 +90,8 @@ class Ledger:
     name = "transactions"
 
     def __init__(self, timeout_ms: int) -> None:
+        self.on_unread_mark: Callable[[int], None] | None = None
+        """Called, after the replay, with the physical offset of an op mark that names its half message in its body."""
         self.timeout_ms = timeout_ms
         """Age from which a half message is checked."""
         self.restore(None)
@@ -212,8 +215,11 @@ class Ledger:
                 self.completed_before.append(physical_offset)
         elif physical_offset:
             self.rolled_back(physical_offset)
-        elif self.replaying and not self._marks_newest_copy(record.body_crc):
-            self.unread_marks.append(record.physical_offset)
+        elif (self.replaying or self.on_unread_mark) and not self._marks_newest_copy(record.body_crc):
+            if self.replaying or self.on_unread_mark is None:
+                self.unread_marks.append(record.physical_offset)
+            else:
+                self.on_unread_mark(record.physical_offset)
 
     def rolled_back(self, physical_offset: int) -> None:
         """Record that the op mark of a rollback names this half message."""

@@ -37,7 +37,12 @@ def finish(ledger: Ledger, store: MessageStore, stated_half: int | None, stated_
     for physical_offset in ledger.rolled_back_before:
         ledger.rolled_back(physical_offset)
     for physical_offset in ledger.unread_marks:
-        _take_mark(ledger, store.record_at(physical_offset))
+        take_mark(ledger, store.record_at(physical_offset))
+    settle_stated(ledger, store, stated_half, stated_op)
+
+
+def settle_stated(ledger: Ledger, store: MessageStore, stated_half: int | None, stated_op: int | None) -> None:
+    """Drop the half messages below the stored progress, and those that RocketMQ replaced by newer ones."""
     first, end = store.stored_bounds(names.HALF_TOPIC, 0)
     ledger.half_end = max(ledger.half_end, end)
     dropped = _drop_below(ledger.pending, stated_half if stated_half is not None and stated_half <= end else first)
@@ -50,7 +55,7 @@ def finish(ledger: Ledger, store: MessageStore, stated_half: int | None, stated_
     for physical_offset, offset in list(ledger.unmarked.items()):
         if offset < (stated_half if stated_half is not None and stated_half <= end else first):
             del ledger.unmarked[physical_offset]  # nothing reads this mark
-    _drop_superseded(ledger, store)
+    drop_superseded(ledger, store)
     _forget(ledger)
     _start_op_progress(ledger, store, stated_op)
 
@@ -111,7 +116,7 @@ def _load_unstated(
             loaded.add(offset, physical_offset)
 
 
-def _take_mark(ledger: Ledger, record: Record | None) -> None:
+def take_mark(ledger: Ledger, record: Record | None) -> None:
     """Apply an op mark that names its half message only in its body."""
     offset = _named(record)
     if offset is None or ledger.pending.settle_offset(offset) is not None:
@@ -137,7 +142,7 @@ def _drop_below(pending: PendingHalves, offset: int) -> int:
     return count
 
 
-def _drop_superseded(ledger: Ledger, store: MessageStore) -> None:
+def drop_superseded(ledger: Ledger, store: MessageStore) -> None:
     """Keep only the newest of several half messages that RocketMQ stored for one transaction.
 
     RocketMQ was killed before it stored its progress. It would check all of them, and each response would create a
@@ -162,6 +167,7 @@ def _drop_superseded(ledger: Ledger, store: MessageStore) -> None:
         physical = ledger.pending.settle_offset(offset)
         if physical is not None:
             ledger.unmarked[physical] = offset
+    del ledger.stored_anew[:]
 
 
 def _entries(store: MessageStore, topic: str, offset: int, end: int) -> Iterator[tuple[int, int]]:

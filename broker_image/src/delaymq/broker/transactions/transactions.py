@@ -12,7 +12,7 @@ from delaymq.broker.transactions.end_transaction import EndResult, EndTransactio
 from delaymq.broker.transactions.ledger import Ledger
 from delaymq.broker.transactions.progress import TransactionProgress
 from delaymq.broker.transactions.records import make_half
-from delaymq.broker.transactions.recovery import finish
+from delaymq.broker.transactions.recovery import drop_superseded, finish, settle_stated, take_mark
 from delaymq.message import names
 from delaymq.message.record import Record
 
@@ -77,11 +77,13 @@ class Transactions:
         self.ledger = ledger
         self.committed = 0
         self.rolled_back = 0
+        self.is_following = False
+        """Whether another broker checks transactions, and this one only follows its log."""
+        self._store = store
         self._now_ms = now_ms
         self._topics = topics
         self._offsets = offsets
-        half = offsets.get(names.HALF_TOPIC, PROGRESS_GROUP, 0)
-        op = offsets.get(names.OP_HALF_TOPIC, PROGRESS_GROUP, 0)
+        half, op = self._stated()
         finish(ledger, store, half, op)
         self._ending = EndTransaction(ledger, store, ingress, store_host, on_committed)
         self._kept = TransactionProgress(ledger, store, half, op)
@@ -99,6 +101,28 @@ class Transactions:
         """Apply a changed configuration."""
         self.settings = settings
         self.ledger.timeout_ms = settings.transaction_time_out
+
+    def _stated(self) -> tuple[int | None, int | None]:
+        """Return the stored progress in the half topic and in the op topic."""
+        offsets = self._offsets
+        return offsets.get(names.HALF_TOPIC, PROGRESS_GROUP, 0), offsets.get(names.OP_HALF_TOPIC, PROGRESS_GROUP, 0)
+
+    # Roles
+
+    def follow(self) -> None:
+        """Follow the log of another broker, and check nothing meanwhile."""
+        self.is_following = True
+        self.ledger.on_unread_mark = lambda place: take_mark(self.ledger, self._store.record_at(place))
+
+    def decide(self) -> None:
+        """Drop half messages that RocketMQ's master has stored again, as far as the log goes."""
+        drop_superseded(self.ledger, self._store)
+
+    def lead(self) -> None:
+        """Continue as the only broker that checks transactions."""
+        self.ledger.on_unread_mark = None
+        settle_stated(self.ledger, self._store, *self._stated())
+        self.is_following = False
 
     # Sends
 
@@ -170,6 +194,8 @@ class Transactions:
         Keeps its own rounds (transactionCheckInterval), so call it a few times per second. While it returns `budget`,
         call it again immediately, but let other work run in between.
         """
+        if self.is_following:
+            return 0
         if self.ledger.unmarked:
             for place in list(self.ledger.unmarked)[:_MARKS_AT_ONCE]:
                 self._ending.mark(place, now_ms)
@@ -177,7 +203,7 @@ class Transactions:
 
     def state_progress(self) -> None:
         """Store the settled progress as consumer offsets, as RocketMQ's checks read it."""
-        if not (self.ledger.half_end or self.ledger.op_end):
+        if self.is_following or not (self.ledger.half_end or self.ledger.op_end):
             return
         offsets = self._offsets
         for topic, offset in zip((names.HALF_TOPIC, names.OP_HALF_TOPIC), self._kept.progress(), strict=True):

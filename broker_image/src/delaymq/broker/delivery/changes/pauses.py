@@ -131,9 +131,13 @@ class Pauses:
         mark = GroupMark(place=0, kind=kind, decided_ms=since_ms, topic=topic, group=group)
         record = group_record(mark, self._now_ms(), requester, reserve)
         stated = append_statement(self._store, record, MANAGED_VERSION)
-        self._facts.apply(replace(mark, place=stated.place), requester.account)
-        self._apply(topic, group)
+        self.apply(replace(mark, place=stated.place), requester.account)
         return stated
+
+    def apply(self, mark: GroupMark, account: str = "") -> None:
+        """Apply a mark of the log. OSError, TimelineDamagedError."""
+        self._facts.apply(mark, account)
+        self._apply(mark.topic, mark.group)
 
     def _apply(self, topic: str, group: str) -> None:
         is_paused = (topic, group) in self._facts.table

@@ -10,7 +10,7 @@ import logging
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from delaymq.broker.delivery.pause_facts import PauseFacts
 from delaymq.broker.delivery.settlement import real_queue_id
@@ -60,6 +60,12 @@ _ELSEWHERE: Final = frozenset({names.SCHEDULE_DLQ_TOPIC, names.MARKS_TOPIC})
 _logger = logging.getLogger(__name__)
 
 
+class AppliesPauses(Protocol):
+    """Applies the marks of pauses."""
+
+    def apply(self, mark: GroupMark, account: str = "") -> None: ...
+
+
 class TimedReplay:
     """Timed messages during the replay of the log."""
 
@@ -106,6 +112,13 @@ class TimedReplay:
         self.open_runs = array("q")
         self._unmatched = Unmatched()
         self.pauses = PauseFacts.from_json(pauses)
+        self._applies_pauses: AppliesPauses = self.pauses
+        self._follows = False
+
+    def follow(self, pauses: AppliesPauses) -> None:
+        """Continue after `finish` with records that another broker appends; merges are left to the caller."""
+        self._follows, self._may_merge = True, False
+        self._applies_pauses = pauses
 
     def require(self, version: int) -> None:
         """Note the format version that a statement needs."""
@@ -195,7 +208,7 @@ class TimedReplay:
         """Apply a statement about the messages of a group, or about a pause."""
         self.require(MANAGED_VERSION)
         if mark.kind in PAUSES:
-            self.pauses.apply(mark, account)
+            self._applies_pauses.apply(mark, account)
             return
         with _needing_space():
             self._groups.add(mark.topic, mark.group, mark.place, mark.next_due_ms)
@@ -256,18 +269,11 @@ class TimedReplay:
 
     def finish(self, reader: ScheduleReader) -> Timeline:
         """Decide the open cases with the help of the store, and return the index. StoreOpenError if it has no space."""
-        index = self._index
         with _needing_space():
             if self._rebuilding is not None:
                 self._rebuilding.finish(self._merge)
                 self._rebuilding = None
-            self._settle_unmatched()
-            moved = MovedMessages(reader, index, self._groups)
-            for place in self._copies:
-                copy = reader.record_at(place)
-                if copy is not None:
-                    self._end_by_copy(reader, copy, moved)
-        self._copies = array("q")
+        self.decide(reader)
         if self.unusable:
             _logger.error(
                 "the due times of %d timed messages are damaged, so they are not delivered: their physical offsets are"
@@ -277,7 +283,20 @@ class TimedReplay:
             )
         if self.orphans:
             _logger.info("%d marks in the log refer to timed messages that were not pending", self.orphans)
-        return index
+        return self._index
+
+    def decide(self, reader: ScheduleReader) -> None:
+        """Decide the cases that were deferred: all changes of groups are applied first. StoreOpenError."""
+        with _needing_space():
+            self._settle_unmatched()
+            moved = MovedMessages(reader, self._index, self._groups)
+            for place in self._copies:
+                copy = reader.record_at(place)
+                if copy is not None:
+                    self._end_by_copy(reader, copy, moved)
+        self._copies = array("q")
+        if self._follows:
+            self._groups = GroupStatements()  # all messages and statements so far are in their final state
 
     def _end_by_copy(self, reader: ScheduleReader, copy: Record, moved: MovedMessages) -> None:
         """End the pending message of which this is a copy without a sound mark."""
