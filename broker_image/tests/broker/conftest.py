@@ -3,6 +3,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from delaymq.store.message_store import MessageStore
 from delaymq_testing.broker.guarded import RULES, Guarded
 from delaymq_testing.broker.harness import Harness
 from delaymq_testing.broker.transactions import Transacting
@@ -56,3 +57,19 @@ def guarded(open_harness: Callable[..., Harness], tmp_path: Path) -> Guarded:
     path.parent.mkdir()
     path.write_text(RULES)
     return Guarded(open_harness(acl_enable=True, acl_config_path=str(path)), path)
+
+
+@pytest.fixture
+def closed_stores(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Releases all stores that a test has opened, also through brokers."""
+    opened: list[MessageStore] = []
+    open_store = MessageStore.open
+
+    def open_one(*given: Any, **named: Any) -> MessageStore:
+        opened.append(open_store(*given, **named))
+        return opened[-1]
+
+    monkeypatch.setattr(MessageStore, "open", open_one)
+    yield
+    for store in opened:
+        store.abandon()

@@ -15,6 +15,8 @@ from delaymq.protocol.codes import RequestCode, ResponseCode
 from delaymq.server.log_reader import LogFiles
 from delaymq_testing.broker.harness import Harness, records_of, response_of
 
+pytestmark = pytest.mark.usefixtures("closed_stores")
+
 
 @pytest.fixture
 def harness(tmp_path: Path) -> Harness:

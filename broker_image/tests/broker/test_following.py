@@ -10,13 +10,17 @@ import pytest
 from delaymq.broker.opening import open_broker
 from delaymq.message import names
 from delaymq.protocol.codes import ResponseCode
+from delaymq.store.errors import StoreFailedError, StoreFullError
 from delaymq.store.reader import StoreReader
-from delaymq_testing.broker.followers import LEVELS, Follower, check_copies, recovered, state_of
+from delaymq.store.replica.cutting import cut
+from delaymq_testing.broker.followers import LEVELS, Follower, check_copies, kept_state_of, recovered, state_of
 from delaymq_testing.broker.harness import Clock, FakeSession, Harness, broker_config
 from delaymq_testing.broker.transactions import COMMIT, ROLLBACK, Half, Transacting
 from delaymq_testing.repetitions import SEED
 from delaymq_testing.store.raw_logs import log_of
 from delaymq_testing.store.small_stores import GOLDEN, flush
+
+pytestmark = pytest.mark.usefixtures("closed_stores")
 
 
 def places_of(log: bytes, follower: Follower) -> list[int]:
@@ -178,6 +182,25 @@ def test_replica_raises_its_format_version_with_the_log(tmp_path: Path) -> None:
     assert names.TIMER_TOPIC in follower.broker.topics.table
 
 
+def test_version_that_a_full_disk_does_not_state_is_stated_with_the_next_snapshot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = Harness(tmp_path / "source")
+    source.send(properties={"TIMER_DELAY_SEC": "100", "UNIQ_KEY": "timed"})
+    log = log_of(source.broker.store)
+    follower = Follower(tmp_path, source.clock)
+
+    def refuse(*_: object) -> None:
+        raise StoreFullError("full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(follower.broker.store, "raise_format_version", refuse)
+        follower.receive(log, len(log), Random(SEED))
+    assert (follower.broker.store.format_version, follower.broker.store.failure) == (1, None)
+    follower.snapshot()
+    assert follower.broker.store.format_version == source.broker.store.format_version
+
+
 def test_replica_shows_messages_and_notifies_held_pulls(tmp_path: Path) -> None:
     source = Harness(tmp_path / "source")
     source.send(body=b"1")
@@ -210,6 +233,8 @@ def test_record_that_cannot_be_applied_stops_the_replica(tmp_path: Path, monkeyp
         patch.setattr(follower.broker.delivery.timeline, "add", fail)
         follower.broker.store.append_raw(first, log[first:])
     assert follower.broker.store.failure is not None
+    with pytest.raises(StoreFailedError):
+        follower.broker.lead()
     follower.restart(kill=False)
     assert follower.broker.delivery.pending_total() == 2
 
@@ -225,3 +250,39 @@ def test_stopped_replica_may_start_as_a_broker_of_its_own(tmp_path: Path) -> Non
     source.clock.advance(1_000)
     assert broker.hand_over(source.clock(), 10) == 1
     broker.close()
+
+
+@pytest.mark.parametrize("run", range(4))
+def test_former_master_returns_to_what_its_replicas_have(tmp_path: Path, run: int) -> None:
+    chance = Random(SEED * 100 + run)
+    harness = Transacting(tmp_path / "source", transaction_check_max=2, message_delay_level=LEVELS)
+    broker, clock = harness.broker, harness.clock
+    random_transactions(harness, chance, 40)
+    harness.flush()
+    confirmed = broker.store.end_offset
+    broker.set_replicated(confirmed)
+    for _ in range(5):
+        random_transactions(harness, chance, 8)
+        clock.advance(20_000)
+        harness.flush()
+        broker.delivery.pin()
+        broker.transactions.pin()
+        broker.transactions.state_progress()
+        assert broker.store.snapshot_task(force=True) is None
+        for task in (broker.delivery.save_task(), broker.persist_task(clock())):
+            if task is not None:
+                task.run()
+                task.finish()
+    log, path = log_of(broker.store), Path(broker.store.path)
+    if run % 2:
+        broker.close()
+    else:
+        broker.store.abandon()
+    cut(path, confirmed)
+    returned = open_broker(harness.config, clock, follows=True)
+    fresh = recovered(tmp_path, clock, log, confirmed)
+    starts = {record.physical_offset for record in StoreReader(path).records()}
+    assert returned.store.end_offset == confirmed
+    assert kept_state_of(returned, starts) == kept_state_of(fresh.broker, starts)
+    returned.store.abandon()
+    fresh.close()

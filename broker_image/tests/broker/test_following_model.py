@@ -9,11 +9,13 @@ from random import Random
 
 import pytest
 from delaymq.broker.delivery.recovery import Replay
+from delaymq.broker.opening import open_broker
 from delaymq.message.record import decode_record
 from delaymq.store.errors import StoreFollowingError
 from delaymq.store.reader import StoreReader
+from delaymq.store.replica.cutting import cut
 from delaymq_testing.broker.delivery_life import Life
-from delaymq_testing.broker.followers import Follower, check_copies, recovered, state_of
+from delaymq_testing.broker.followers import Follower, check_copies, kept_state_of, recovered, state_of
 from delaymq_testing.broker.harness import Clock
 from delaymq_testing.repetitions import FUZZ_INPUTS, SEED
 from delaymq_testing.schedule.timeline_index_model import SMALL
@@ -21,6 +23,8 @@ from delaymq_testing.store.small_stores import flush, message
 
 RUNS = range(max(FUZZ_INPUTS // 2_000, 1))
 """By default, 10 logs of delayed messages."""
+
+pytestmark = pytest.mark.usefixtures("closed_stores")
 
 
 @pytest.fixture(autouse=True)
@@ -100,5 +104,30 @@ def test_promoted_replica_delivers_what_a_start_on_the_same_log_delivers(tmp_pat
     expected = state_of(follower.broker, places)
     follower.restart(kill=True, follows=False)
     assert state_of(follower.broker, places) == expected
+    follower.close()
+    fresh.close()
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_broker_whose_log_was_cut_is_one_that_never_had_the_tail(tmp_path: Path, run: int) -> None:
+    chance = Random(SEED * 1_000 + run)
+    log, now_ms = log_of_life(SEED * 3_000_003 + run, 120)
+    starts, clock = list(starts_in(log)), Clock(now_ms)
+    follower, at = Follower(tmp_path, clock), chance.choice(starts)
+    early = chance.choice([each for each in starts if each <= at])
+    follower.receive(log, early, chance)
+    follower.snapshot()
+    follower.broker.set_replicated(at)
+    follower.receive(log, len(log), chance)
+    assert follower.broker.store.snapshot_task(force=True) is None or at == len(log)
+    if chance.random() < 0.5:
+        follower.broker.close()
+    else:
+        follower.close()
+    cut(follower.path / "store", at)
+    follower.broker = open_broker(follower.config, clock, follows=chance.random() < 0.5)
+    assert follower.broker.store.recovery.snapshot_used
+    fresh = recovered(tmp_path, clock, log, at)
+    assert kept_state_of(follower.broker, set(starts)) == kept_state_of(fresh.broker, set(starts))
     follower.close()
     fresh.close()

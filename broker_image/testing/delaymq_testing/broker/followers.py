@@ -106,6 +106,16 @@ def state_of(broker: Broker, places: set[int]) -> dict[str, object]:
     }  # fmt: skip
 
 
+def kept_state_of(broker: Broker, places: set[int]) -> dict[str, object]:
+    """The same without what a cut leaves: a version that the tail needed, and levels that only the tail used."""
+    state = state_of(broker, places)
+    del state["version"]
+    queues = state["queues"]
+    assert isinstance(queues, dict)
+    unused = {"low": 0, "above": [], "foreign": []}
+    return state | {"queues": {queue_id: queue for queue_id, queue in queues.items() if queue != unused}}
+
+
 def copies_in(path: Path) -> Iterator[tuple[Record, tuple[object, ...], int | None]]:
     """The copies of delayed messages in a log: record, what was delivered, and its due time if the record states it.
 

@@ -346,6 +346,8 @@ class Delivery:
 
         Never raises: without the file, the next start derives everything from the log.
         """
+        if self.is_following:
+            return
         try:
             self._offsets_file.save_now()
         except OSError as error:

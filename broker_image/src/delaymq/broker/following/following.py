@@ -22,7 +22,8 @@ class Following:
 
     No message is delivered or carried forward, no transaction is checked, and the store accepts only bytes of the other
     broker's log. Snapshots, merges and the deletion of old segments continue: what the log states about carried
-    messages decides which segments are needed.
+    messages decides which segments are needed. The caller keeps the store's replicated offset at what the other broker
+    has confirmed; otherwise, a snapshot could state more than a cut leaves.
     """
 
     def __init__(self, parts: Parts, store: MessageStore, delivery: Delivery, transactions: Transactions) -> None:
@@ -42,10 +43,12 @@ class Following:
     def lead(self) -> None:
         """Take over: deliver what is due, and check transactions, from the state at the end of the log.
 
-        Nothing is replayed. StoreOpenError, OSError: the index of pending messages cannot be read, and the broker
-        still follows.
+        Nothing is replayed. StoreFailedError, StoreOpenError, OSError: the store has failed, or the index of pending
+        messages cannot be read, and the broker still follows.
         """
         store, delivery, parts = self._store, self._delivery, self._parts
+        if store.failure is not None:
+            raise store.failure
         self._schedule.end()
         self._transactions.lead()
         store.hand_on((delivery, parts.ledger, parts.arrivals))

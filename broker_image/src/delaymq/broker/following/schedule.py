@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,8 @@ from delaymq.store.model import Dispatched, StateFiles
 if TYPE_CHECKING:
     from delaymq.broker.delivery import Delivery
     from delaymq.store.message_store import MessageStore
+
+_logger = logging.getLogger(__name__)
 
 
 class FollowedSchedule:
@@ -29,20 +32,31 @@ class FollowedSchedule:
         self._delivery = delivery
         self._replay = replay
         self._decide_others = decide
+        self._version = store.format_version
         delivery.follow(replay)
 
     def dispatch(self, record: Dispatched) -> None:
         """Apply one record. If that is impossible, the store accepts nothing more until a restart, as in a master."""
         try:
             self._replay.dispatch(record)
-            if self._replay.timed.version > self._store.format_version:
-                self._store.raise_format_version(self._replay.timed.version)
         except (OSError, StoreError, NewerFormError) as error:
             self._delivery.fail(error)
+        if self._replay.timed.version > self._version:
+            self._raise_version()
+
+    def _raise_version(self) -> None:
+        """State what the log needs. If that is impossible, the next snapshot tries again: the log is authoritative."""
+        self._version = self._replay.timed.version
+        try:
+            self._store.raise_format_version(self._version)
+        except StoreError as error:
+            _logger.error("state.json does not exclude older programs, which would ignore pending messages: %s", error)
 
     def state(self) -> object:
         """Return the state for a snapshot, which is valid for the current end of the log."""
         self.decide()
+        if self._version > self._store.format_version:
+            self._raise_version()
         return self._delivery.state()
 
     def decide(self) -> None:
