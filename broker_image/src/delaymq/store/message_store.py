@@ -276,10 +276,11 @@ class MessageStore(LogAppender):
         queue = self._queues.table.get((topic, queue_id))
         if queue is None:
             return 0, 0
-        low, high = self._queues.bounds(queue, self._log.min_offset)
-        if self._replicated < self._log.end_offset:
-            high = self._queues.end_before(queue, self.confirmed_offset)
-        return min(low, high), high
+        bounds = self._queues.bounds(queue, self._log.min_offset)
+        if self._replicated >= self._log.end_offset:
+            return bounds
+        high = self._queues.end_before(queue, self.confirmed_offset)
+        return min(bounds[0], high), high
 
     def has_queue(self, topic: str, queue_id: int) -> bool:
         """Whether the queue has ever been written."""
