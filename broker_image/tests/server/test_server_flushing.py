@@ -324,7 +324,7 @@ def test_answer_waits_for_the_watermarks_that_it_names() -> None:
         world.log.may_end.clear()
         for number, waits_for_flush in enumerate((False, True), 1):
             world.log.end_offset += 100
-            replicas = ReplicaWait(5_000, Response(12))
+            replicas = ReplicaWait(5_000, Response(12), Response(11))
             deferred = Deferred(Response(0), world.log.end_offset, 5_000, Response(10), replicas, waits_for_flush)
             world.flushing.wait(cast(ClientSession, None), Command(10, number), deferred)
         assert world.flushing.waiting == 2
@@ -351,7 +351,7 @@ def test_late_answer_states_which_copy_is_missing(flushes: bool, replicates: boo
         if not flushes:
             world.log.may_end.clear()
         world.log.end_offset = 100
-        deferred = Deferred(Response(0), 100, 20, Response(10), ReplicaWait(30, Response(12)))
+        deferred = Deferred(Response(0), 100, 20, Response(10), ReplicaWait(30, Response(12), Response(11)))
         world.flushing.wait(cast(ClientSession, None), Command(10, 1), deferred)
         if replicates:
             world.log.replicated_offset = 100
@@ -359,6 +359,23 @@ def test_late_answer_states_which_copy_is_missing(flushes: bool, replicates: boo
         await world.until(lambda: 1 in world.answers)
         assert world.answers == {1: code}
         world.log.may_end.set()
+        await world.flushing.stop()
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(("in_sync", "least", "code"), [(3, 1, 0), (2, 2, 0), (2, 3, 12), (1, 1, 11)])
+def test_confirmed_answer_states_whether_enough_replicas_are_in_sync(in_sync: int, least: int, code: int) -> None:
+    async def scenario() -> None:
+        world = World()
+        world.log.end_offset = 100
+        replicas = ReplicaWait(5_000, Response(12), Response(11))
+        deferred = Deferred(Response(0), 100, 5_000, Response(10), replicas, waits_for_flush=False)
+        world.flushing.wait(cast(ClientSession, None), Command(10, 1), deferred)
+        world.flushing.in_sync, world.flushing.min_in_sync = in_sync, least
+        world.log.replicated_offset = 100
+        world.flushing.replicated()
+        assert world.answers == {1: code}
         await world.flushing.stop()
 
     run(scenario)

@@ -147,11 +147,15 @@ class Broker:
     def deferred(self, response: Response, until: int, late: Callable[[ResponseCode], Response]) -> Deferred:
         """Return a response that waits until disk or replicas have the log up to `until`, as configured.
 
-        `late` returns the response for FLUSH_DISK_TIMEOUT, and for FLUSH_SLAVE_TIMEOUT.
+        `late` returns the response for FLUSH_DISK_TIMEOUT, FLUSH_SLAVE_TIMEOUT and SLAVE_NOT_AVAILABLE.
         """
         replicas = None
         if self.waits_for_replicas:
-            replicas = ReplicaWait(self.replica_timeout_ms, late(ResponseCode.FLUSH_SLAVE_TIMEOUT))
+            replicas = ReplicaWait(
+                self.replica_timeout_ms,
+                late(ResponseCode.FLUSH_SLAVE_TIMEOUT),
+                late(ResponseCode.SLAVE_NOT_AVAILABLE),
+            )
         timeout_ms, on_disk = self.config.sync_flush_timeout, late(ResponseCode.FLUSH_DISK_TIMEOUT)
         return Deferred(response, until, timeout_ms, on_disk, replicas, self.waits_for_flush)
 

@@ -98,6 +98,11 @@ class Member:
         return self._taken()
 
     @property
+    def settings(self) -> Settings:
+        """Settings of the group."""
+        return self._local.settings
+
+    @property
     def epoch(self) -> int:
         """Highest epoch that this member knows."""
         return self._local.epoch
@@ -111,6 +116,10 @@ class Member:
     def durable_confirmed(self) -> int:
         """Offset up to which snapshots may state anything: no cut goes below it, and no power loss destroys it."""
         return min(self._local.log.confirmed, self._local.log.flushed)
+
+    def in_sync(self) -> frozenset[str]:
+        """Return the members that are certain to be in sync, as this master knows; empty for other members."""
+        return frozenset() if self._leading is None else frozenset(self._leading.in_sync())
 
     def may_store(self) -> bool:
         """Return whether a send may be stored; otherwise, it is refused with 14."""

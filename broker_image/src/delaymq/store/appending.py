@@ -61,6 +61,8 @@ class LogAppender:
         """Whether the store accepts no records any more."""
         self.is_read_only = False
         """Whether the store was opened without the permission to append."""
+        self.refusal = ""
+        """Reason of another part of the broker for storing nothing at the moment; empty without one."""
         self.is_following = False
         """Whether the log is another broker's, which appends its records."""
         self.is_writable = True
@@ -278,6 +280,15 @@ class LogAppender:
             total += size
         return total
 
+    def refuse_all(self, refusal: str) -> None:
+        """Store nothing for a reason, which is a sentence that says what to do; an empty one ends this."""
+        self.refusal = refusal
+        self.is_writable = not (refusal or self.is_following or self.is_closed)
+
+    def watch_appends(self, function: Callable[[Dispatched], object] | None) -> None:
+        """Set the function that receives each record that this store appends itself, after all observers."""
+        self._dispatcher.watch(function)
+
     def refuse(self, message: NewRecord | None = None) -> None:
         """Raise the error that says why records are rejected, except for records that may use a reserve."""
         if message is not None and message.reserve and self.is_writable and self._log.failure is None:
@@ -286,6 +297,8 @@ class LogAppender:
             raise StoreReadOnlyError("the store is read-only: start the broker without readOnly to store messages")
         if self.is_closed:
             raise StoreClosedError("the store is closed")
+        if self.refusal:
+            raise StoreFullError(self.refusal)
         if self.is_following:
             raise StoreFollowingError("the broker is a replica, which stores nothing itself: send to the master")
         if self._log.failure is not None:

@@ -87,6 +87,8 @@ class Dispatcher:
     ) -> None:
         self._queues = queues
         self._index = index
+        self._watching: list[Callable[[Dispatched], object]] = []
+        self._observers: Sequence[LiveObserver] = ()
         self.observed_by(observers)
         self.levels = levels
         self.deleted_topics: dict[str, int] = {}
@@ -96,10 +98,17 @@ class Dispatcher:
 
     def observed_by(self, observers: Sequence[LiveObserver]) -> None:
         """Replace the observers."""
+        self._observers = observers
         self._observing: list[Callable[[Dispatched], object]] = [observer.dispatch for observer in observers]
+        self._observing += self._watching
         index = [] if self._index is None else [self._index.put]
         self.receivers: list[Callable[[Dispatched], object]] = [*index, *self._observing]
         """Functions that receive each record whose queue entry exists: the key index and the observers, in order."""
+
+    def watch(self, function: Callable[[Dispatched], object] | None) -> None:
+        """Set a function that receives each record after the observers, without a state of its own; None: none."""
+        self._watching = [] if function is None else [function]
+        self.observed_by(self._observers)
 
     def dispatch(self, record: Dispatched) -> None:
         """Add a record's queue entry and its keys, then pass it to each observer."""

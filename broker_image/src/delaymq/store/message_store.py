@@ -391,7 +391,7 @@ class MessageStore(LogAppender):
         """
         self._receiver.forget()
         self.is_following = follows
-        self.is_writable = not (follows or self.is_closed)
+        self.is_writable = not (follows or self.refusal or self.is_closed)
 
     def forget_received(self) -> None:
         """Drop the incomplete record behind the log's end, for example because its sender has disconnected."""
@@ -407,6 +407,8 @@ class MessageStore(LogAppender):
         """Return a task that creates the next segment; None if it exists or is in creation, or the disk is too full."""
         if self._retention.disk.writes_refused or self._retention.lacks_reserve(besides_bytes=self._log.file_bytes):
             return None
+        if self.is_following and not self._log.segments:
+            return None  # the first segment is that with which the other broker's log begins
         return self._log.allocation_task()
 
     def write_behind(self, budget_files: int = 256) -> bool:

@@ -173,6 +173,8 @@ class RecoveryReport:
     clean: bool = True
     """Whether the last stop was clean."""
     snapshot_used: bool = False
+    snapshot_end: int = 0
+    """End of the log that the used snapshot describes; 0 without one."""
     corrections: list[Correction] = field(default_factory=list)
     replayed_records: int = 0
     replayed_bytes: int = 0

@@ -19,6 +19,8 @@ class ReplicaWait:
 
     timeout_ms: int
     late: Response
+    alone: Response
+    """Sent if no replica is in sync."""
 
 
 @dataclass(slots=True)

@@ -17,13 +17,15 @@ Answer = Callable[[Response], None]
 
 
 class _Waiting:
-    __slots__ = ("answer", "deadline", "done", "late", "response", "until")
+    __slots__ = ("answer", "deadline", "done", "late", "respond", "until")
 
-    def __init__(self, answer: Answer, until: int, deadline: float, response: Response, late: Response) -> None:
+    def __init__(
+        self, answer: Answer, until: int, deadline: float, respond: Callable[[], Response], late: Response
+    ) -> None:
         self.answer = answer
         self.until = until
         self.deadline = deadline
-        self.response = response
+        self.respond = respond
         self.late = late
         self.done = False
 
@@ -41,17 +43,17 @@ class WaitQueue:
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def add(self, answer: Answer, until: int, timeout_ms: int, response: Response, late: Response) -> bool:
-        """Answer with `response` when the watermark reaches `until`, or with `late` on the timeout; return whether it
-        waits."""
+    def add(self, answer: Answer, until: int, timeout_ms: int, respond: Callable[[], Response], late: Response) -> bool:
+        """Answer with the result of `respond` when the watermark reaches `until`, or with `late` on the timeout; return
+        whether it waits."""
         if until <= self._reached():
-            answer(response)
+            answer(respond())
             return False
         if self._stopped:
             answer(late)
             return False
         deadline = self._loop.time() + timeout_ms / 1000
-        self._waiting.append(_Waiting(answer, until, deadline, response, late))
+        self._waiting.append(_Waiting(answer, until, deadline, respond, late))
         if self._timer is None:
             self._timer = self._loop.call_at(deadline, self._expire)
         return True
@@ -63,7 +65,7 @@ class WaitQueue:
         while waiting and (waiting[0].done or waiting[0].until <= reached):
             each = waiting.popleft()
             if not each.done:
-                each.answer(each.response)
+                each.answer(each.respond())
 
     def stop(self) -> None:
         """Answer everything that still waits as late."""

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from delaymq.broker.requests.results import Deferred
+from delaymq.broker.requests.results import Deferred, ReplicaWait
 from delaymq.clock import now_ms
 from delaymq.protocol.command import Command, Response
 from delaymq.server.requests.client_session import ClientSession
@@ -70,6 +70,10 @@ class Flushing:
         self._loop = asyncio.get_running_loop()
         self.times = FlushTimes()
         self.failures = 0
+        self.in_sync = 2
+        """Number of members in sync, including this one."""
+        self.min_in_sync = 2
+        """Number of members in sync below which no send is confirmed."""
         self.busy_after_s = math.inf
         """Duration of an awaited sync, or of its failures, after which the disk counts as busy."""
         self.busy_at = math.inf
@@ -104,11 +108,18 @@ class Flushing:
             if deferred.waits_for_flush:
                 both = BothWaits(answer, deferred)
                 answer, by_replicas = both.flushed, both.replicated
-            self._for_replicas.add(by_replicas, deferred.until, replicas.timeout_ms, deferred.response, replicas.late)
+            respond = partial(self._replicated_response, deferred, replicas)
+            self._for_replicas.add(by_replicas, deferred.until, replicas.timeout_ms, respond, replicas.late)
             if not deferred.waits_for_flush:
                 return
-        if self._waiting.add(answer, deferred.until, deferred.timeout_ms, deferred.response, deferred.late):
+        if self._waiting.add(answer, deferred.until, deferred.timeout_ms, lambda: deferred.response, deferred.late):
             self.request()
+
+    def _replicated_response(self, deferred: Deferred, replicas: ReplicaWait) -> Response:
+        """Return the response when all required replicas have the log: these may be too few by then."""
+        if self.in_sync >= max(self.min_in_sync, 2):
+            return deferred.response
+        return replicas.alone if self.in_sync <= 1 else replicas.late
 
     @property
     def waiting(self) -> int:

@@ -67,7 +67,7 @@ class Recovery:
             snapshot = None
         kept: dict[Key, int] | None = None
         if snapshot is not None:
-            self.report.snapshot_used = True
+            self.report.snapshot_used, self.report.snapshot_end = True, snapshot.log_end
             last_ms = snapshot.last_store_timestamp_ms
             start = ScanPosition(
                 snapshot.log_end, snapshot.last_offset, snapshot.last_crc, last_ms, 0, last_ms, last_ms
