@@ -96,8 +96,8 @@ test-rest: cluster ## the tests of test-all that test does not run
 test-unit: $(DEV) ## the tests that require only Python
 	$(call suite,unit) $(PYTEST) -m "not kubernetes" --junitxml=$(REPORTS)/unit.xml
 
-test-api: $(DEV) cluster ## tests of the operator, the chart and the registers against real API servers and etcd
-	$(call suite,api) $(PYTEST) -m kubernetes operator/tests helm/tests e2e/registers --junitxml=$(REPORTS)/api.xml
+test-api: $(DEV) cluster ## tests of the operator, the chart, registers and replicas against real API servers and etcd
+	$(call suite,api) $(PYTEST) -m kubernetes operator/tests helm/tests e2e/registers e2e/replication --junitxml=$(REPORTS)/api.xml
 
 test-spark: test-spark-core test-spark-rest ## tests of the analytics on a local Spark (needs Java 17)
 

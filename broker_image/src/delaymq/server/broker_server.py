@@ -49,6 +49,7 @@ from delaymq.transport.fair_queue import FairQueue
 if TYPE_CHECKING:
     from delaymq.server.http.http_server import HttpServer
     from delaymq.server.replication.links import Links
+    from delaymq.server.replication.replica import Replica
 
 DRAIN_TIMEOUT_S: Final = 3.0
 """Maximum wait at shutdown for clients to receive their last responses."""
@@ -81,9 +82,7 @@ class BrokerServer:
         )
         self.buffers = BufferBudget(config.max_buffered_bytes)
         self.held_pulls = HeldPulls(reply, max_bytes=config.max_held_pull_bytes, access=broker.access)
-        self.flushing = Flushing(
-            broker.store, lambda: broker.config.flush_interval_commit_log, reply, broker.announce_arrivals
-        )
+        self.flushing = Flushing(broker.store, lambda: broker.config.flush_interval_commit_log, reply, self._flushed)
         self.client_requests = ClientRequests(reply, self.flushing.wait)
         self.long_requests = LongRequests(broker, self.flushing.wait)
         self.listings = Listings(self._load_pending_pages, broker.guarded)
@@ -96,6 +95,10 @@ class BrokerServer:
         self.background = Background([self.flow.job(), *BrokerJobs(broker, self.held_pulls, self.sessions).jobs()])
         self.links: Links | None = None
         """Links to the other members of the group; None without replication."""
+        self.replica: Replica | None = None
+        """Replication, to be set before the start of a server that was opened as a replica."""
+        self._held: list[tuple[RemotingConnection, list[Command]]] | None = None
+        """Requests that arrived while another member takes over."""
         self._ports = ports
         self._fair_queue = FairQueue()
         self._file_writer = FileWriter(reply, broker.guarded)
@@ -111,16 +114,24 @@ class BrokerServer:
 
     @classmethod
     def open(
-        cls, config: BrokerConfig, settings: RunningSettings[BrokerConfig] | None = None, *, http: bool = True
+        cls,
+        config: BrokerConfig,
+        settings: RunningSettings[BrokerConfig] | None = None,
+        *,
+        http: bool = True,
+        follows: bool = False,
     ) -> BrokerServer:
-        """Bind and recover; raise ServerError, StoreError or AccessError, with nothing left open."""
+        """Bind and recover; raise ServerError, StoreError or AccessError, with nothing left open.
+
+        `follows`: the broker is a member of a group, and does not act before `lead`.
+        """
         began = time.monotonic()
         ports = Ports.bind(config, http=http)
         broker = None
         try:
             descriptor_limit = raise_descriptor_limit()
             tls = ServerTls(config, (config.broker_ip1,))
-            broker = open_broker(config, clock.now_ms, port=port_of(ports.main), settings=settings)
+            broker = open_broker(config, clock.now_ms, port=port_of(ports.main), settings=settings, follows=follows)
             server = cls(broker, tls, ports, descriptor_limit)
         except BaseException:
             if broker is not None:
@@ -142,14 +153,36 @@ class BrokerServer:
         self.tls.start()
         self.sessions.start()
         self.flushing.start()
-        self.clock.start()
         self.background.start()
-        self.registration.start()
+        if self.replica is None:
+            self.lead()
+        else:
+            self.links = self.replica.links
+            await self.replica.start()
         if self._ports.http is not None:
             # HTTP libraries are loaded after clients are served.
             module = await load("delaymq.server.api.app")
             self._http = await module.broker_http(self, self._ports.http)
         self.flow.begin()
+
+    def lead(self) -> None:
+        """Deliver delayed messages, and register with the NameServers."""
+        self.clock.start()
+        self.registration.start()
+
+    def hold(self, *, held: bool) -> None:
+        """Hold all requests, or handle those that were held."""
+        if held:
+            self._held = self._held or []
+            return
+        waiting, self._held = self._held or [], None
+        for connection, commands in waiting:
+            self._on_commands(connection, commands)
+
+    def _flushed(self) -> None:
+        self.broker.announce_arrivals()
+        if self.replica is not None:
+            self.replica.flushed()
 
     async def _load_pending_pages(self) -> Pages:
         pages: Pages = (await load("delaymq.server.api.listing")).PendingPages(self)
@@ -217,6 +250,8 @@ class BrokerServer:
         self.sessions.stop_reading()
         self.draining.stop()
         self.clock.stop()
+        if self.replica is not None:
+            await self.replica.stop()
         for server in self._servers:
             server.close()
         self.tls.stop()
@@ -243,6 +278,9 @@ class BrokerServer:
         session = connection.session
         if not isinstance(session, ClientSession):
             return  # rejected because of too many connections, and being closed
+        if self._held is not None:
+            self._held.append((connection, commands))
+            return
         broker, flow, flushing = self.broker, self.flow, self.flushing
         began = monotonic()
         if (

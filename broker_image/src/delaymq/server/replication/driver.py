@@ -1,0 +1,314 @@
+"""Drives the state machine of a member: its effects change the log, the files, the register and the broker's role."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from delaymq.clock import now_ms
+from delaymq.replication import Member
+from delaymq.replication import effects as does
+from delaymq.replication.effects import Effect
+from delaymq.replication.events import (
+    Appended,
+    AppendFailed,
+    ConnectionLost,
+    Event,
+    Flushed,
+    Persisted,
+    Received,
+    Tick,
+    Trimmed,
+)
+from delaymq.replication.messages import Frame
+from delaymq.server.registers.effects import perform
+from delaymq.server.replication.member_files import MemberFiles
+from delaymq.server.resources import started
+from delaymq.store.errors import StoreError
+from delaymq.throttled_log import ThrottledLogger
+
+if TYPE_CHECKING:
+    from delaymq.server.registers import Register
+    from delaymq.server.replication.links import Links
+    from delaymq.store.message_store import MessageStore
+
+TICK_S: Final = 0.1
+RETRY_WRITE_S: Final = 1.0
+_FREQUENT: Final = (Appended, Flushed, Received)
+"""Events that change no set of members."""
+
+_logger = logging.getLogger(__name__)
+_throttled = ThrottledLogger(_logger, now_ms)
+
+
+class Host(Protocol):
+    """The broker's server, as the driver uses it."""
+
+    def lead(self, epoch: int) -> None:
+        """Act as the broker of the group."""
+
+    def stop_leading(self, reason: str) -> None:
+        """Refuse sends that are not stored, and restart the process as a replica."""
+
+    def hold(self, held: bool) -> None:
+        """Store nothing new, or continue."""
+
+    def set_in_sync(self, members: frozenset[str], *, may_store: bool) -> None:
+        """Take note of the members in sync, and whether these suffice to store messages."""
+
+    def confirm(self, offset: int) -> None:
+        """Let readers read up to an offset, and send the responses that waited for it."""
+
+    def cut(self, offset: int) -> None:
+        """Restart the process with a log that ends at an offset."""
+
+    def discard(self, reason: str) -> None:
+        """Restart the process with an empty log."""
+
+
+class Driver:
+    """Drives one member on the event loop. `start` and `stop` are called once each.
+
+    The member's log is that of `store`. It appends nothing of its own before `Host.lead`.
+    """
+
+    def __init__(
+        self,
+        member: Member,
+        store: MessageStore,
+        links: Links,
+        register: Register,
+        files: MemberFiles,
+        host: Host,
+        *,
+        flush_soon: Callable[[], None],
+        register_timeout_s: float,
+    ) -> None:
+        """`flush_soon` requests a sync of the log, after which `flushed` is called."""
+        self.member = member
+        self._store = store
+        self._links = links
+        self.register = register
+        self._files = files
+        self._host = host
+        self._flush_soon = flush_soon
+        self._register_timeout_s = register_timeout_s
+        self._loop = asyncio.get_running_loop()
+        self._executor = started(ThreadPoolExecutor(1, "replication"), 1)
+        self._events: deque[Event] = deque()
+        self._is_handling = False
+        self._on_disk: deque[Effect] = deque()
+        """Effects on the disk that follow the one in progress."""
+        self._writing: asyncio.Task[None] | None = None
+        self._operations: set[asyncio.Task[None]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._in_sync: tuple[frozenset[str], bool] = (frozenset(), False)
+        self._is_reporting_end = False
+        self._stopped = False
+
+    # Life cycle
+
+    def start(self) -> None:
+        """Start the member."""
+        self._perform(self.member.start(_monotonic_ms()))
+        self._timer = self._loop.call_later(TICK_S, self._tick)
+
+    async def stop(self) -> None:
+        """Stop; no further effect is performed."""
+        self._stopped = True
+        if self._timer is not None:
+            self._timer.cancel()
+        tasks = [*self._operations, *([self._writing] if self._writing is not None else [])]
+        for task in self._operations:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._executor.shutdown(wait=True)
+        await self.register.close()
+
+    # Events
+
+    def handle(self, event: Event) -> None:
+        """Give an event to the member, and perform its effects."""
+        self._events.append(event)
+        if self._is_handling:
+            return
+        self._is_handling = True
+        try:
+            while self._events and not self._stopped:
+                each = self._events.popleft()
+                self._perform(self.member.handle(each, _monotonic_ms()))
+                if not isinstance(each, _FREQUENT):
+                    self._report_in_sync()
+        finally:
+            self._is_handling = False
+
+    def _report_in_sync(self) -> None:
+        state = self.member.in_sync(), self.member.may_store()
+        if state != self._in_sync and state[0]:
+            self._in_sync = state
+            self._host.set_in_sync(state[0], may_store=state[1])
+
+    def grown(self) -> None:
+        """Note that the log has grown, which is reported once per iteration of the event loop."""
+        if not self._is_reporting_end:
+            self._is_reporting_end = True
+            self._loop.call_soon(self._report_end)
+
+    def _report_end(self) -> None:
+        self._is_reporting_end = False
+        if not self._stopped:
+            self.handle(Appended(self._store.end_offset))
+            self._flush_soon()
+
+    def flushed(self) -> None:
+        """Note that more of the log is on disk."""
+        self.handle(Flushed(self._store.flushed_offset))
+
+    def _tick(self) -> None:
+        self._timer = self._loop.call_later(TICK_S, self._tick)
+        if self.member.log.begin != self._store.min_offset:
+            self.handle(Trimmed(self._store.min_offset))
+        self.handle(Tick())
+
+    # Effects
+
+    def _perform(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case does.Send(member, message):
+                    self._links.send(member, message)
+                case does.SendLog():
+                    self._send_log(effect)
+                case does.AppendRaw() | does.CutTo() | does.DiscardLog() | does.PersistEpochs() | does.PersistNote():
+                    self._on_disk.append(effect)
+                    self._continue_on_disk()
+                case does.ReadRegister() | does.WriteRegister():
+                    self._begin(self._operate(effect))
+                case does.SetConfirmed(offset):
+                    self._host.confirm(offset)
+                case does.Disconnect(member, reason):
+                    _logger.error("disconnected member %s: it %s", member, reason)
+                    self._links.disconnect(member, reason)
+                case _:
+                    self._change_role(effect)
+
+    def _change_role(self, effect: Effect) -> None:
+        match effect:
+            case does.BecomeMaster(epoch, start):
+                _logger.info("this member is the master of epoch %d, which begins at offset %d", epoch, start)
+                self._host.lead(epoch)
+            case does.StopBeingMaster(epoch, reason):
+                _logger.warning("this member is not the master of epoch %d any more: %s", epoch, reason)
+                self._host.stop_leading(reason)
+            case does.HoldAppends(held):
+                self._host.hold(held)
+            case does.ReportLoss(epoch, offset, is_ordered):
+                cause = "an administrator ordered it" if is_ordered else "all members in sync lost power"
+                _logger.error(
+                    "taking over in epoch %d with the log up to offset %d, although messages may be lost: %s",
+                    epoch,
+                    offset,
+                    cause,
+                )
+            case does.ReadyToDetach(note):
+                _logger.warning("this member is no candidate until it has caught up: %s", note)
+            case does.Refused(reason):
+                _logger.warning("refused an order: %s", reason)
+            case does.Failed(reason):
+                _logger.error("this member takes no part in replication: %s", reason)
+
+    def _send_log(self, effect: does.SendLog) -> None:
+        data = self._read(effect.start, effect.end)
+        if data is None:
+            # Retention deleted the bytes. The replica begins a new session, and then learns where the log begins.
+            self.handle(ConnectionLost(effect.member))
+            return
+        frame = Frame(effect.epoch, effect.session, effect.start, data, effect.confirmed, effect.counted)
+        self._links.send(effect.member, frame)
+
+    def _read(self, start: int, end: int) -> bytes | None:
+        """Return bytes of the log; None if some were deleted."""
+        store, parts, segment_bytes = self._store, [], self._store.options.commit_log_file_bytes
+        while start < end:
+            segment_end = (start // segment_bytes + 1) * segment_bytes
+            part = store.read_bytes(start, min(end, segment_end) - start)
+            if not part:
+                return None
+            parts.append(part)
+            start += len(part)
+        return b"".join(parts)
+
+    # The register
+
+    def _begin(self, operation: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(operation)
+        self._operations.add(task)
+        task.add_done_callback(self._operations.discard)
+
+    async def _operate(self, effect: does.ReadRegister | does.WriteRegister) -> None:
+        event, reason = await perform(self.register, effect, self._register_timeout_s)
+        if reason:
+            _throttled.warning("the register of the group: %s", reason)
+        self.handle(event)
+
+    # The disk
+
+    def _continue_on_disk(self) -> None:
+        """Perform effects on the disk in their order. Only files need a thread."""
+        acknowledge = self.member.settings.acknowledge
+        while self._on_disk and self._writing is None:
+            effect = self._on_disk.popleft()
+            match effect:
+                case does.AppendRaw(start, data):
+                    self._append(start, data)
+                case does.PersistEpochs(number, store_id, history):
+                    self._writing = self._loop.create_task(
+                        self._write(number, partial(self._files.write_epochs, store_id, history))
+                    )
+                case does.PersistNote(number, note):
+                    self._writing = self._loop.create_task(
+                        self._write(number, partial(self._files.write_replica, note, acknowledge))
+                    )
+                case does.CutTo(offset):
+                    self._on_disk.clear()
+                    self._host.cut(offset)
+                case does.DiscardLog(reason):
+                    self._on_disk.clear()
+                    self._host.discard(reason)
+
+    async def _write(self, number: int, write: Callable[[], None]) -> None:
+        """Write a file, as often as necessary, then continue."""
+        while not self._stopped:
+            try:
+                await self._loop.run_in_executor(self._executor, write)
+            except OSError as error:
+                _throttled.error("a file of the replica cannot be written, retrying: %s", error)
+                await asyncio.sleep(RETRY_WRITE_S)
+                continue
+            self._writing = None
+            self.handle(Persisted(number))
+            self._continue_on_disk()
+            return
+
+    def _append(self, start: int, data: bytes) -> None:
+        store = self._store
+        if start == store.end_offset:
+            store.forget_received()  # a new session begins at the end of the last complete record
+        try:
+            store.append_raw(start, data)
+        except StoreError as error:
+            _throttled.error("bytes of the master's log cannot be appended: %s", error)
+            self.handle(AppendFailed())
+            return
+        self.handle(Appended(store.end_offset))
+        self._flush_soon()
+
+
+def _monotonic_ms() -> int:
+    return time.monotonic_ns() // 1_000_000

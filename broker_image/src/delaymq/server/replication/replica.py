@@ -1,0 +1,219 @@
+"""A broker server as a member of a replicated group: its role, its links, and the driver of its state machine."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Final, Protocol
+
+from delaymq.replication import Acknowledge, LogState, Member, Note, NoteKind, Role, Settings
+from delaymq.replication.history import trimmed
+from delaymq.server.replication.driver import Driver
+from delaymq.server.replication.handshake import Identity
+from delaymq.server.replication.links import Links
+from delaymq.server.replication.member_files import MemberFiles, boot_id
+from delaymq.server.tls.outgoing import outgoing_tls
+from delaymq.store.replica.cutting import cut
+from delaymq.store.replica.discarding import discard
+
+if TYPE_CHECKING:
+    from delaymq.broker.broker import Broker
+    from delaymq.server.registers import Register
+    from delaymq.server.replication.link import Address
+    from delaymq.server.replication.secret import GroupSecret
+    from delaymq.server.requests.flushing import Flushing
+
+_INCARNATION_BITS: Final = 31
+
+_logger = logging.getLogger(__name__)
+
+Restart = Callable[[str, Callable[[], None] | None], None]
+"""Stops the server, performs an action on the closed store, and starts the process again; takes the reason."""
+
+
+class Server(Protocol):
+    """The part of a broker server that its replication uses."""
+
+    broker: Broker
+    flushing: Flushing
+    boot_id: str
+
+    def lead(self) -> None:
+        """Deliver delayed messages, and register with the NameServers."""
+
+    def hold(self, *, held: bool) -> None:
+        """Hold all requests, or handle those that were held."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Membership:
+    """What makes a broker a member of a group."""
+
+    name: str
+    members: Mapping[str, Address]
+    """Addresses of all members."""
+    secret: GroupSecret
+    settings: Settings
+    slave_timeout_ms: int = 3_000
+    """Time that responses to sends wait for replicas."""
+
+
+class Replica:
+    """The replication of one broker server, which was opened as a replica. Call `start` on the event loop."""
+
+    def __init__(self, server: Server, membership: Membership, register: Register, restart: Restart) -> None:
+        """`restart` is called at most once, when the process cannot continue in its role."""
+        broker = server.broker
+        self._server = server
+        self._broker = broker
+        self._settings = membership.settings
+        self._slave_timeout_ms = membership.slave_timeout_ms
+        self._restart_process = restart
+        self._is_restarting = False
+        self._is_held = False
+        self._may_store = True
+        self._files = MemberFiles(broker.store.own_files)
+        self._note: Note | None = None
+        member = Member(
+            membership.name, 1 + secrets.randbelow((1 << _INCARNATION_BITS) - 1), membership.settings, self._log_state()
+        )
+        identity = Identity(
+            broker.config.broker_cluster_name, broker.config.broker_name, membership.name, server.boot_id
+        )
+        self.links = Links(
+            identity,
+            membership.members,
+            membership.secret,
+            lambda event: self.driver.handle(event),
+            tls=partial(outgoing_tls, broker.config),
+        )
+        self.driver = Driver(
+            member,
+            broker.store,
+            self.links,
+            register,
+            self._files,
+            self,
+            flush_soon=self._flush_soon,
+            register_timeout_s=membership.settings.register_timeout_ms / 1_000,
+        )
+
+    def _log_state(self) -> LogState:
+        """Return the log as it is on disk, with the note that the start has to record."""
+        store, settings = self._broker.store, self._settings
+        epochs, known = self._files.epochs(), self._files.replica()
+        note = known.note if known is not None else None
+        if note is None and not store.end_offset:
+            note = Note(NoteKind.EMPTY, 0, 0)
+        elif note is None and known is not None:
+            # What the kernel had not written yet is gone if it was started again.
+            lost_power = not store.recovery.clean and known.boot_id != boot_id()
+            if lost_power and Acknowledge.APPENDED in (known.acknowledge, settings.acknowledge):
+                note = Note(NoteKind.LOST_TAIL, 0, 0)
+        self._note = note
+        history = () if epochs is None else trimmed(epochs.history, store.end_offset)
+        # A snapshot states nothing beyond what was confirmed.
+        confirmed = store.recovery.snapshot_end if history else 0
+        return LogState(
+            store.store_id if epochs is None else epochs.store_id,
+            history,
+            store.end_offset,
+            store.flushed_offset,
+            min(confirmed, store.end_offset),
+            note,
+            store.min_offset,
+        )
+
+    @property
+    def is_master(self) -> bool:
+        """Whether this member acts as the broker of the group."""
+        return self.driver.member.role is Role.MASTER
+
+    # Life cycle
+
+    async def start(self) -> None:
+        """Connect to the other members, and take part."""
+        self._broker.set_replicated(self.driver.member.log.confirmed)
+        if self._note is None or self._note.serial:
+            # Otherwise, the member records a note first, and the boot id with it.
+            await asyncio.get_running_loop().run_in_executor(
+                None, self._files.write_replica, self._note, self._settings.acknowledge
+            )
+        self.links.start()
+        self.driver.start()
+
+    async def stop(self) -> None:
+        """Take part no longer."""
+        await self.driver.stop()
+        await self.links.stop()
+
+    def flushed(self) -> None:
+        """Note that more of the log is on disk."""
+        self.driver.flushed()
+
+    def _flush_soon(self) -> None:
+        if self._settings.acknowledge is Acknowledge.FLUSHED:
+            self._server.flushing.request()
+
+    # Host of the driver
+
+    def lead(self, epoch: int) -> None:
+        """Act as the broker of the group."""
+        self._broker.lead()
+        self._broker.replicate(waits=self._settings.waits_for_replicas, timeout_ms=self._slave_timeout_ms)
+        self._broker.store.watch_appends(lambda record: self.driver.grown())
+        self._server.lead()
+        self.driver.grown()
+
+    def stop_leading(self, reason: str) -> None:
+        """Store nothing more, and restart as a replica."""
+        self._broker.store.follow(follows=True)
+        self.restart(reason)
+
+    def hold(self, held: bool) -> None:
+        """Store nothing new, or continue."""
+        self._is_held = held
+        self._refuse_if_necessary()
+        self._server.hold(held=held)
+
+    def set_in_sync(self, members: frozenset[str], *, may_store: bool) -> None:
+        """Take note of the members in sync, and whether these suffice to store messages."""
+        _logger.info("members in sync: %s", ", ".join(sorted(members)))
+        self._may_store = may_store
+        self._server.flushing.in_sync = len(members)
+        self._server.flushing.min_in_sync = self._settings.min_in_sync
+        self._refuse_if_necessary()
+
+    def _refuse_if_necessary(self) -> None:
+        """Set why the store accepts nothing, if there is a reason."""
+        refusal = ""
+        if self._is_held:
+            refusal = "the broker is about to hand over to a replica: try again"
+        elif not self._may_store:
+            refusal = f"fewer than {self._settings.min_in_sync} members of the group are in sync: try again"
+        self._broker.store.refuse_all(refusal)
+
+    def confirm(self, offset: int) -> None:
+        """Let readers read up to an offset, and send the responses that waited for it."""
+        self._broker.set_replicated(offset)
+        self._server.flushing.replicated()
+
+    def cut(self, offset: int) -> None:
+        """Restart with a log that ends at an offset."""
+        reason = f"the log diverges from the master's at offset {offset}, and is cut there"
+        self.restart(reason, partial(cut, self._broker.store.path, offset))
+
+    def discard(self, reason: str) -> None:
+        """Restart with an empty log."""
+        self.restart(f"the log is discarded: {reason}", partial(discard, self._broker.store.path))
+
+    def restart(self, reason: str, action: Callable[[], None] | None = None) -> None:
+        """Restart the process, after an action on the closed store."""
+        if not self._is_restarting:
+            self._is_restarting = True
+            _logger.warning("restarting as a replica: %s", reason)
+            self._restart_process(reason, action)
