@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from delaymq.broker.requests.results import Deferred, Held, Listing, RelayedRequests
+from delaymq.broker.requests.results import Deferred, Held, LinkRequest, Listing, RelayedRequests
 from delaymq.message.names import MARK
 from delaymq.protocol.codes import ResponseCode
 from delaymq.protocol.command import Command, Response, encode_response, request_command
@@ -43,7 +43,7 @@ def answers_of(result: Any) -> list[Response]:
         heard = Command(0, flag=1)
         heard_or_not = (heard, Command(1, flag=1), None)
         return [each for told in heard_or_not for each in answers_of(result.answer([told] * count))]
-    if isinstance(result, Listing):
+    if isinstance(result, Listing | LinkRequest):
         return [Response(ResponseCode.SUCCESS)]  # the server's task
     assert isinstance(result, Response)
     return [result]
