@@ -7,10 +7,8 @@ from pathlib import Path
 import pytest
 from delaymq.server.registers import Conflict, Content, RegisterError, Unknown, Written
 from delaymq_testing.registers.faulty_http import SILENT, Applies, Fault
-from delaymq_testing.registers.worlds import KINDS, TIMEOUT_S, World, record
+from delaymq_testing.registers.worlds import KINDS, SHORT_S, TIMEOUT_S, World, record
 
-SILENT_S = 1.0
-"""For requests that receive no response, but have to arrive on a busy machine."""
 FAULTS = [fault for fault in Fault if fault is not Fault.NONE]
 
 
@@ -29,7 +27,7 @@ def test_outcome_of_a_disturbed_write_is_unknown(kind: str, fault: Fault, tmp_pa
         register = world.open()
         before = await register.read(TIMEOUT_S)
         world.server.faults = [fault]
-        outcome = await register.write(record(), before.version, SILENT_S if fault in SILENT else TIMEOUT_S)
+        outcome = await register.write(record(), before.version, SHORT_S if fault in SILENT else TIMEOUT_S)
         assert isinstance(outcome, Unknown)
         assert outcome.reason
         assert world.server.writes == 1
@@ -49,7 +47,7 @@ def test_disturbed_read_fails_with_a_reason(kind: str, fault: Fault, tmp_path: P
         register = world.open()
         world.server.choose = lambda request: fault
         with pytest.raises(RegisterError, match="cannot read"):
-            await register.read(SILENT_S if fault in SILENT else TIMEOUT_S)
+            await register.read(SHORT_S if fault in SILENT else TIMEOUT_S)
         assert not any(request.path == "/elsewhere" for request in world.server.requests)
 
     run(kind, tmp_path, scenario)
@@ -107,7 +105,7 @@ def test_cancelled_write_may_have_taken_place_and_disturbs_no_later_operation(ki
         version = (await register.read(TIMEOUT_S)).version
         world.server.faults = [Fault.SILENT_AFTER]
         with pytest.raises(TimeoutError):
-            await asyncio.wait_for(register.write(record(), version, TIMEOUT_S), SILENT_S)
+            await asyncio.wait_for(register.write(record(), version, TIMEOUT_S), SHORT_S)
         assert await register.read(TIMEOUT_S) == Content(world.backend.version, record())
 
     run(kind, tmp_path, scenario)
