@@ -18,6 +18,7 @@ from delaymq.replication.effects import (
     Refused,
     ReportLoss,
     SetConfirmed,
+    StopBeingMaster,
     WriteRegister,
 )
 from delaymq.replication.events import (
@@ -32,7 +33,7 @@ from delaymq.replication.events import (
     RegisterRead,
     SwitchOver,
 )
-from delaymq.replication.messages import Ack, Follow, Frame, HandOver, Position
+from delaymq.replication.messages import Ack, Begun, Follow, Frame, HandOver, Position
 from delaymq_testing.replication.driver import LOST, SYNC, Driver, abandoned, connect, follower, live, master, record
 
 
@@ -161,6 +162,17 @@ def test_switchover_holds_appends_until_the_target_has_everything() -> None:
     driver.effects.clear()
     driver.wait(3_100)
     assert driver.take(HoldAppends) == HoldAppends(False)
+
+
+def test_master_that_handed_over_does_not_store_what_it_held() -> None:
+    driver = master("b")
+    connect(driver, "b", 100)
+    driver.give(SwitchOver("b", 2))
+    assert driver.sent(HandOver) == [HandOver(2, 1, 100)]
+    driver.effects.clear()
+    driver.give(Received("b", Begun(3)))
+    assert driver.has(StopBeingMaster)
+    assert not driver.has(HoldAppends), "held sends would be stored behind the end that the target has"
 
 
 def test_target_of_a_switchover_takes_over_without_delay() -> None:

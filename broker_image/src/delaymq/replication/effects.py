@@ -98,7 +98,7 @@ class BecomeMaster(NamedTuple):
 
 
 class StopBeingMaster(NamedTuple):
-    """Refuse sends that are not stored (14), then reset the connections of clients."""
+    """Refuse sends that are not stored, also those that are held, then reset the connections of clients."""
 
     epoch: int
     reason: str

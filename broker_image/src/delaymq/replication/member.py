@@ -265,9 +265,8 @@ class Member:
             self._stop(f"epoch {epoch} has begun")
 
     def _stop(self, reason: str) -> None:
-        """Stop being master, if this member is one."""
+        """Stop being master, if this member is one. Appends that are held stay so: they must not be stored now."""
         if self._leading is not None:
-            self._leading.release()
             self._leading = None
             self._local.emit(StopBeingMaster(self._led, reason))
         if self.role is not Role.FAILED:

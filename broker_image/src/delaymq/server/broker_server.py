@@ -30,11 +30,13 @@ from delaymq.server.listening import BACKLOG, Ports, port_of
 from delaymq.server.logs.output import LevelFollower
 from delaymq.server.long_requests import LongRequests
 from delaymq.server.registration import Registration
+from delaymq.server.replication.member_files import refuse_members_store
 from delaymq.server.requests.client_requests import ClientRequests
 from delaymq.server.requests.client_session import ClientSession
 from delaymq.server.requests.file_writes import FileWriter
 from delaymq.server.requests.flow_control import FlowControl
 from delaymq.server.requests.flushing import Flushing
+from delaymq.server.requests.held_requests import HeldRequests
 from delaymq.server.requests.listings import Listings, Pages
 from delaymq.server.requests.long_polling import HeldPulls
 from delaymq.server.requests.replies import reply, unsendable
@@ -97,8 +99,8 @@ class BrokerServer:
         """Links to the other members of the group; None without replication."""
         self.replica: Replica | None = None
         """Replication, to be set before the start of a server that was opened as a replica."""
-        self._held: list[tuple[RemotingConnection, list[Command]]] | None = None
-        """Requests that arrived while another member takes over."""
+        self._held: HeldRequests | None = None
+        """Requests that arrive while another member takes over."""
         self._ports = ports
         self._fair_queue = FairQueue()
         self._file_writer = FileWriter(reply, broker.guarded)
@@ -126,6 +128,8 @@ class BrokerServer:
         `follows`: the broker is a member of a group, and does not act before `lead`.
         """
         began = time.monotonic()
+        if not (follows or config.read_only):
+            refuse_members_store(config.store_path)
         ports = Ports.bind(config, http=http)
         broker = None
         try:
@@ -173,10 +177,10 @@ class BrokerServer:
     def hold(self, *, held: bool) -> None:
         """Hold all requests, or handle those that were held."""
         if held:
-            self._held = self._held or []
+            self._held = self._held or HeldRequests(reply)
             return
-        waiting, self._held = self._held or [], None
-        for connection, commands in waiting:
+        waiting, self._held = self._held, None
+        for connection, commands in waiting.taken() if waiting is not None else ():
             self._on_commands(connection, commands)
 
     def _flushed(self) -> None:
@@ -279,8 +283,9 @@ class BrokerServer:
         if not isinstance(session, ClientSession):
             return  # rejected because of too many connections, and being closed
         if self._held is not None:
-            self._held.append((connection, commands))
-            return
+            commands = self._held.hold(connection, session, commands)
+            if not commands:
+                return
         broker, flow, flushing = self.broker, self.flow, self.flushing
         began = monotonic()
         if (

@@ -199,7 +199,7 @@ class Node:
                 self.master_epoch = epoch
                 self.world.checker.became_master(self.name, self.incarnation, epoch, self.disk)
             case does.StopBeingMaster():
-                self.master_epoch = None
+                self.master_epoch, self.is_held = None, False
                 self.world.checker.count("stopped masters")
             case does.HoldAppends(held):
                 self.is_held = held

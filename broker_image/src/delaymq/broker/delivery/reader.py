@@ -13,12 +13,25 @@ from delaymq.message.record import Record, decode_record
 from delaymq.schedule.timeline import Pending
 from delaymq.store.consume_queue import BLANK_SIZE, ENTRY, ENTRY_BYTES
 from delaymq.store.disk.files import is_shortage
-from delaymq.store.errors import SegmentCreateError, StoreClosedError, StoreFailedError, StoreFullError
+from delaymq.store.errors import (
+    SegmentCreateError,
+    StoreClosedError,
+    StoreFailedError,
+    StoreFollowingError,
+    StoreFullError,
+)
 from delaymq.store.model import Dispatched, NewRecord, StoreTask
 from delaymq.store.retention import ExpiredLog
 
 _NOTHING = (0, b"")
-_STORE_WIDE = (StoreFullError, StoreClosedError, StoreFailedError, SegmentCreateError, MemoryError)
+_STORE_WIDE = (
+    StoreFullError,
+    StoreClosedError,
+    StoreFailedError,
+    StoreFollowingError,
+    SegmentCreateError,
+    MemoryError,
+)
 # Entries per read, for single ones (almost in order) and for a whole queue:
 _NEXT_ENTRIES = 256
 _PRECEDING_ENTRIES = 64

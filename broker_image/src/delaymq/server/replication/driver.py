@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from delaymq.clock import now_ms
+from delaymq.message.errors import NewerFormError
 from delaymq.replication import Member
 from delaymq.replication import effects as does
 from delaymq.replication.effects import Effect
@@ -71,6 +72,12 @@ class Host(Protocol):
     def discard(self, reason: str) -> None:
         """Restart the process with an empty log."""
 
+    def store_failed(self, reason: str) -> None:
+        """Restart the process because the store accepts nothing more, and acknowledged bytes may be lost."""
+
+    def restart(self, reason: str) -> None:
+        """Restart the process."""
+
 
 class Driver:
     """Drives one member on the event loop. `start` and `stop` are called once each.
@@ -105,6 +112,8 @@ class Driver:
         self._is_handling = False
         self._on_disk: deque[Effect] = deque()
         """Effects on the disk that follow the one in progress."""
+        self._queued_bytes = 0
+        """Number of bytes to append in `_on_disk`."""
         self._writing: asyncio.Task[None] | None = None
         self._operations: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
@@ -119,11 +128,15 @@ class Driver:
         self._perform(self.member.start(_monotonic_ms()))
         self._timer = self._loop.call_later(TICK_S, self._tick)
 
-    async def stop(self) -> None:
-        """Stop; no further effect is performed."""
+    def halt(self) -> None:
+        """Perform no further effect: the process is about to end, and its broker may have the wrong role."""
         self._stopped = True
         if self._timer is not None:
             self._timer.cancel()
+
+    async def stop(self) -> None:
+        """Stop; no further effect is performed."""
+        self.halt()
         tasks = [*self._operations, *([self._writing] if self._writing is not None else [])]
         for task in self._operations:
             task.cancel()
@@ -143,8 +156,13 @@ class Driver:
             while self._events and not self._stopped:
                 each = self._events.popleft()
                 self._perform(self.member.handle(each, _monotonic_ms()))
-                if not isinstance(each, _FREQUENT):
+                if not self._stopped and not isinstance(each, _FREQUENT):
                     self._report_in_sync()
+        except Exception as error:
+            # The member assumes that its effects took place: as a master, it would keep its lease and serve nobody.
+            _logger.exception("replication cannot continue in this process")
+            self.halt()
+            self._host.restart(f"replication cannot continue: {error}")
         finally:
             self._is_handling = False
 
@@ -167,10 +185,15 @@ class Driver:
             self._flush_soon()
 
     def flushed(self) -> None:
-        """Note that more of the log is on disk."""
-        self.handle(Flushed(self._store.flushed_offset))
+        """Note that more of the log may be on disk."""
+        if self._store.flushed_offset > self.member.log.flushed:
+            self.handle(Flushed(self._store.flushed_offset))
 
     def _tick(self) -> None:
+        if self._store.failure is not None:
+            self.halt()
+            self._host.store_failed(str(self._store.failure))
+            return
         self._timer = self._loop.call_later(TICK_S, self._tick)
         if self.member.log.begin != self._store.min_offset:
             self.handle(Trimmed(self._store.min_offset))
@@ -180,17 +203,23 @@ class Driver:
 
     def _perform(self, effects: list[Effect]) -> None:
         for effect in effects:
+            if self._stopped:
+                return
             match effect:
                 case does.Send(member, message):
                     self._links.send(member, message)
                 case does.SendLog():
                     self._send_log(effect)
-                case does.AppendRaw() | does.CutTo() | does.DiscardLog() | does.PersistEpochs() | does.PersistNote():
+                case does.AppendRaw(_, data):
+                    self._queue_append(effect, len(data))
+                case does.CutTo() | does.DiscardLog() | does.PersistEpochs() | does.PersistNote():
                     self._on_disk.append(effect)
                     self._continue_on_disk()
                 case does.ReadRegister() | does.WriteRegister():
                     self._begin(self._operate(effect))
                 case does.SetConfirmed(offset):
+                    # The responses that this sends depend on the members in sync, which may just have become fewer.
+                    self._report_in_sync()
                     self._host.confirm(offset)
                 case does.Disconnect(member, reason):
                     _logger.error("disconnected member %s: it %s", member, reason)
@@ -205,11 +234,12 @@ class Driver:
                 self._host.lead(epoch)
             case does.StopBeingMaster(epoch, reason):
                 _logger.warning("this member is not the master of epoch %d any more: %s", epoch, reason)
+                self.halt()
                 self._host.stop_leading(reason)
             case does.HoldAppends(held):
                 self._host.hold(held)
             case does.ReportLoss(epoch, offset, is_ordered):
-                cause = "an administrator ordered it" if is_ordered else "all members in sync lost power"
+                cause = "an administrator ordered it" if is_ordered else "all members in sync may have lost some"
                 _logger.error(
                     "taking over in epoch %d with the log up to offset %d, although messages may be lost: %s",
                     epoch,
@@ -259,13 +289,23 @@ class Driver:
 
     # The disk
 
+    def _queue_append(self, effect: does.AppendRaw, size: int) -> None:
+        """Append bytes, behind the file that is being written. The master sends more although they wait."""
+        if self._queued_bytes + size > 2 * self.member.settings.window_bytes:
+            self.handle(AppendFailed())
+            return
+        self._queued_bytes += size
+        self._on_disk.append(effect)
+        self._continue_on_disk()
+
     def _continue_on_disk(self) -> None:
         """Perform effects on the disk in their order. Only files need a thread."""
         acknowledge = self.member.settings.acknowledge
-        while self._on_disk and self._writing is None:
+        while self._on_disk and self._writing is None and not self._stopped:
             effect = self._on_disk.popleft()
             match effect:
                 case does.AppendRaw(start, data):
+                    self._queued_bytes -= len(data)
                     self._append(start, data)
                 case does.PersistEpochs(number, store_id, history):
                     self._writing = self._loop.create_task(
@@ -276,10 +316,10 @@ class Driver:
                         self._write(number, partial(self._files.write_replica, note, acknowledge))
                     )
                 case does.CutTo(offset):
-                    self._on_disk.clear()
+                    self.halt()
                     self._host.cut(offset)
                 case does.DiscardLog(reason):
-                    self._on_disk.clear()
+                    self.halt()
                     self._host.discard(reason)
 
     async def _write(self, number: int, write: Callable[[], None]) -> None:
@@ -302,7 +342,7 @@ class Driver:
             store.forget_received()  # a new session begins at the end of the last complete record
         try:
             store.append_raw(start, data)
-        except StoreError as error:
+        except (StoreError, NewerFormError) as error:
             _throttled.error("bytes of the master's log cannot be appended: %s", error)
             self.handle(AppendFailed())
             return

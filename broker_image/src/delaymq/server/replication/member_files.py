@@ -71,6 +71,19 @@ def boot_id() -> str:
         return ""
 
 
+def refuse_members_store(store_path: Path) -> None:
+    """Raise ServerError if a store belongs to a member of a group, and must not be used on its own.
+
+    What it stored would look like bytes of its newest epoch, which other members have differently.
+    """
+    path = store_path / "delaymq" / EPOCHS_FILE
+    if path.exists():
+        raise ServerError(
+            f"{store_path} is the store of a member of a replicated group: start it as such, or delete {path} to use it"
+            " without replicas"
+        )
+
+
 class MemberFiles:
     """Reads and replaces the files. The methods that write may run in any thread, one at a time."""
 

@@ -15,7 +15,7 @@ from delaymq.replication.history import trimmed
 from delaymq.server.replication.driver import Driver
 from delaymq.server.replication.handshake import Identity
 from delaymq.server.replication.links import Links
-from delaymq.server.replication.member_files import MemberFiles, boot_id
+from delaymq.server.replication.member_files import Epochs, KnownReplica, MemberFiles, boot_id
 from delaymq.server.tls.outgoing import outgoing_tls
 from delaymq.store.replica.cutting import cut
 from delaymq.store.replica.discarding import discard
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from delaymq.server.requests.flushing import Flushing
 
 _INCARNATION_BITS: Final = 31
+_LOG_SHORTENED: Final = ("torn-tail", "log-behind-end")
+"""Corrections that ended the log before bytes of it: those of a record that was being written, or damaged ones."""
 
 _logger = logging.getLogger(__name__)
 
@@ -104,16 +106,13 @@ class Replica:
 
     def _log_state(self) -> LogState:
         """Return the log as it is on disk, with the note that the start has to record."""
-        store, settings = self._broker.store, self._settings
+        store = self._broker.store
         epochs, known = self._files.epochs(), self._files.replica()
         note = known.note if known is not None else None
-        if note is None and not store.end_offset:
+        if note is None and not store.end_offset and not self._is_known_as_empty(epochs, known):
             note = Note(NoteKind.EMPTY, 0, 0)
-        elif note is None and known is not None:
-            # What the kernel had not written yet is gone if it was started again.
-            lost_power = not store.recovery.clean and known.boot_id != boot_id()
-            if lost_power and Acknowledge.APPENDED in (known.acknowledge, settings.acknowledge):
-                note = Note(NoteKind.LOST_TAIL, 0, 0)
+        elif note is None and known is not None and self._may_have_lost_bytes(known):
+            note = Note(NoteKind.LOST_TAIL, 0, 0)
         self._note = note
         history = () if epochs is None else trimmed(epochs.history, store.end_offset)
         # A snapshot states nothing beyond what was confirmed.
@@ -128,6 +127,20 @@ class Replica:
             store.min_offset,
         )
 
+    def _is_known_as_empty(self, epochs: Epochs | None, known: KnownReplica | None) -> bool:
+        """Whether nothing was ever stored in the log: the volume is not a new one, which lacks what was confirmed."""
+        if known is None or epochs is None or self._broker.store.recovery.corrections:
+            return False
+        return all(not each.start for each in epochs.history)
+
+    def _may_have_lost_bytes(self, known: KnownReplica) -> bool:
+        """Whether bytes that the previous process acknowledged may be missing."""
+        recovery = self._broker.store.recovery
+        if not recovery.clean and known.boot_id != boot_id():
+            # What the kernel had not written yet is gone.
+            return Acknowledge.APPENDED in (known.acknowledge, self._settings.acknowledge)
+        return any(correction.what in _LOG_SHORTENED for correction in recovery.corrections)
+
     @property
     def is_master(self) -> bool:
         """Whether this member acts as the broker of the group."""
@@ -138,11 +151,10 @@ class Replica:
     async def start(self) -> None:
         """Connect to the other members, and take part."""
         self._broker.set_replicated(self.driver.member.log.confirmed)
-        if self._note is None or self._note.serial:
-            # Otherwise, the member records a note first, and the boot id with it.
-            await asyncio.get_running_loop().run_in_executor(
-                None, self._files.write_replica, self._note, self._settings.acknowledge
-            )
+        # With the note: a clean stop before the member has recorded it again would hide its cause.
+        await asyncio.get_running_loop().run_in_executor(
+            None, self._files.write_replica, self._note, self._settings.acknowledge
+        )
         self.links.start()
         self.driver.start()
 
@@ -210,6 +222,13 @@ class Replica:
     def discard(self, reason: str) -> None:
         """Restart with an empty log."""
         self.restart(f"the log is discarded: {reason}", partial(discard, self._broker.store.path))
+
+    def store_failed(self, reason: str) -> None:
+        """Restart with a note, so that the other members take over: the disk may lack what it accepted."""
+        note = self.driver.member.log.note
+        if note is None and self._settings.acknowledge is Acknowledge.APPENDED:
+            note = Note(NoteKind.LOST_TAIL, 0, 0)
+        self.restart(reason, partial(self._files.write_replica, note, self._settings.acknowledge))
 
     def restart(self, reason: str, action: Callable[[], None] | None = None) -> None:
         """Restart the process, after an action on the closed store."""

@@ -1,0 +1,141 @@
+"""Real brokers of a group with damaged, empty and failed stores, and with requests during a switchover."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from delaymq.protocol.codes import ResponseCode
+from delaymq.replication import NoteKind, Settings
+from delaymq.replication.events import SwitchOver
+from delaymq.server.broker_server import BrokerServer
+from delaymq.server.errors import ServerError
+from delaymq_testing.broker.harness import broker_config
+from delaymq_testing.replicated_group import Group, GroupMember, replicated
+from delaymq_testing.running_server import BROKER_FIELDS, BrokerPeer, run, until
+
+QUICK = Settings(replica_timeout_ms=500, renew_ms=300, retry_ms=200, defer_ms=200, lease_ms=2_000)
+
+
+async def stop_all(group: Group) -> None:
+    for member in group.members.values():
+        await member.stop()
+
+
+def stated(member: GroupMember) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((member.path / "store" / "delaymq" / "replica.json").read_bytes())
+    return content
+
+
+def test_group_without_any_message_continues_after_all_members_restarted(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with replicated(tmp_path / "g", "ab", QUICK) as group:
+            await stop_all(group)
+            epoch = group.register.record.epoch
+            for member in group.members.values():
+                await member.start()
+            await until(lambda: group.register.record.epoch > epoch)
+            master = await group.in_sync("a", "b")
+            assert (await (await BrokerPeer.connect(master.port)).send("T", b"first")).code == ResponseCode.SUCCESS
+
+    run(scenario)
+
+
+def test_held_sends_are_not_stored_by_the_former_master(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with replicated(tmp_path / "g", "ab", QUICK) as group:
+            peers = [await BrokerPeer.connect(group["a"].port) for _ in range(4)]
+            assert (await peers[0].send("T", b"before")).code == ResponseCode.SUCCESS
+            group["a"].replica.driver.handle(SwitchOver("b", group.register.record.epoch))
+            answers = await asyncio.gather(*(peer.send("T", b"held") for peer in peers), return_exceptions=True)
+            assert all(isinstance(answer, BaseException) for answer in answers), "clients repeat them"
+            await until(lambda: group["b"].is_master)
+            await group.in_sync("a", "b")
+            assert len(group["a"].restarts) == 1, "a second restart cuts the log"
+
+    run(scenario)
+
+
+def test_damage_before_the_end_of_the_log_makes_a_member_no_candidate(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with replicated(tmp_path / "g", "ab", QUICK) as group:
+            peer = await BrokerPeer.connect(group["a"].port)
+            for _ in range(20):
+                assert (await peer.send("T", b"x" * 100)).code == ResponseCode.SUCCESS
+            end = group["a"].running.broker.store.end_offset
+            await stop_all(group)
+            store = group["b"].path / "store"
+            for name in ("snapshot.json", "snapshot.json.bak"):
+                (store / "delaymq" / name).unlink(missing_ok=True)
+            segment = sorted((store / "commitlog").iterdir())[0]
+            content = bytearray(segment.read_bytes())
+            content[end // 2] ^= 0xFF
+            segment.write_bytes(content)
+            await group["b"].start()
+            assert group["b"].running.broker.store.end_offset < end
+            note = group["b"].replica.driver.member.log.note
+            assert note is not None
+            assert note.kind is NoteKind.LOST_TAIL
+            await group["a"].start()
+            await group.in_sync("a", "b")
+            await until(lambda: group["b"].running.broker.store.end_offset == end)
+
+    run(scenario)
+
+
+def test_note_of_a_lost_tail_is_on_disk_before_the_member_takes_part(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with replicated(tmp_path / "g", "ab", QUICK) as group:
+            peer = await BrokerPeer.connect(group["a"].port)
+            assert (await peer.send("T", b"x")).code == ResponseCode.SUCCESS
+            await stop_all(group)
+            store = group["b"].path / "store"
+            (store / "abort").touch()
+            (store / "delaymq" / "replica.json").write_text(json.dumps(stated(group["b"]) | {"bootId": "another"}))
+            await group["b"].start()
+            note = stated(group["b"])["note"]
+            assert note is not None, "a clean stop now would hide that power was lost"
+            assert note["kind"] == "lost tail"
+
+    run(scenario)
+
+
+def test_master_whose_store_failed_is_replaced(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with replicated(tmp_path / "g", "ab", QUICK) as group:
+            peer = await BrokerPeer.connect(group["a"].port)
+            assert (await peer.send("T", b"before")).code == ResponseCode.SUCCESS
+            group["a"].running.broker.store.fail("the disk failed")
+            await until(lambda: group["b"].is_master)
+            await group.in_sync("a", "b")
+            assert "the disk failed" in group["a"].restarts[0]
+            peer = await BrokerPeer.connect(group["b"].port)
+            assert (await peer.send("T", b"after")).code in (ResponseCode.SUCCESS, ResponseCode.SLAVE_NOT_AVAILABLE)
+
+    run(scenario)
+
+
+def test_replica_whose_store_failed_restarts_and_catches_up(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with replicated(tmp_path / "g", "ab", QUICK) as group:
+            group["b"].running.broker.store.fail("the disk failed")
+            await until(lambda: bool(group["b"].restarts))
+            peer = await BrokerPeer.connect(group["a"].port)
+            assert (await peer.send("T", b"x")).code in (ResponseCode.SUCCESS, ResponseCode.SLAVE_NOT_AVAILABLE)
+            await group.in_sync("a", "b")
+
+    run(scenario)
+
+
+def test_store_of_a_member_is_not_opened_without_replication(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with replicated(tmp_path / "g", "a") as group:
+            await stop_all(group)
+            config = broker_config(group["a"].path, **(BROKER_FIELDS | {"fast_port_enable": False}))
+            with pytest.raises(ServerError, match="replicated group"):
+                BrokerServer.open(config, http=False)
+
+    run(scenario)
