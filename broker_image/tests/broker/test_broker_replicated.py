@@ -172,6 +172,27 @@ def test_transactions_state_progress_only_up_to_confirmed(tmp_path: Path) -> Non
     assert progress() == 1
 
 
+def test_end_of_a_transaction_waits_for_replicas(tmp_path: Path) -> None:
+    harness = Harness(tmp_path)
+    harness.broker.replicate(waits=True, timeout_ms=700)
+    properties = {"TRAN_MSG": "true", "PGROUP": "producers", "UNIQ_KEY": "id"}
+    prepared = harness.send(properties=properties, f=TRANSACTION_PREPARED)
+    assert isinstance(prepared, Deferred)
+    fields = {
+        "producerGroup": "producers",
+        "tranStateTableOffset": 0,
+        "commitLogOffset": int(prepared.response.fields["msgId"][16:], 16),
+        "commitOrRollback": TRANSACTION_COMMIT,
+        "fromTransactionCheck": False,
+        "msgId": "id",
+    }
+    ended = harness.ask(RequestCode.END_TRANSACTION, fields)
+    assert isinstance(ended, Deferred)
+    assert ended.replicas is not None
+    assert ended.until == harness.broker.store.end_offset
+    assert ended.replicas.alone.code == ResponseCode.SLAVE_NOT_AVAILABLE
+
+
 @pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
 def test_answers_of_a_synchronous_master_wait_for_replicas(tmp_path: Path, flush: str) -> None:
     harness = Harness(tmp_path, flush_disk_type=flush)

@@ -24,6 +24,7 @@ _NOT_FOUND: Final = "Find prepared transaction message failed"
 _UNCONFIRMED: Final = {
     ResponseCode.FLUSH_DISK_TIMEOUT: "the outcome is stored but not yet confirmed as flushed",
     ResponseCode.FLUSH_SLAVE_TIMEOUT: "the outcome is stored but not yet confirmed by replicas",
+    ResponseCode.SLAVE_NOT_AVAILABLE: "the outcome is stored, but no replica is in sync",
 }
 _NOT_RESUMED: Final = "Put message back to RMQ_SYS_TRANS_HALF_TOPIC failed."
 
