@@ -59,6 +59,24 @@ def test_held_sends_are_not_stored_by_the_former_master(tmp_path: Path) -> None:
     run(scenario)
 
 
+def test_held_requests_are_handled_if_the_target_does_not_take_over(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with replicated(tmp_path / "g", "ab", QUICK._replace(hand_over_ms=1_200)) as group:
+            peer, broker = await BrokerPeer.connect(group["a"].port), group["a"].running.broker
+            assert (await peer.send("T", b"delayed", TIMER_DELAY_MS="300")).code == ResponseCode.SUCCESS
+            paused = group["b"].replica.driver
+            paused.handle = lambda event: None  # type: ignore[method-assign]
+            group["a"].replica.driver.handle(SwitchOver("b", group.register.record.epoch))
+            held = asyncio.ensure_future(peer.send("T", b"held"))
+            await until(lambda: broker.delivery.next_wakeup_ms() is not None and broker.store.refusal != "")
+            assert not held.done()
+            assert (await held).code == ResponseCode.SLAVE_NOT_AVAILABLE
+            await until(lambda: not broker.delivery.pending_total())
+            assert not group["a"].restarts
+
+    run(scenario)
+
+
 def test_damage_before_the_end_of_the_log_makes_a_member_no_candidate(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with replicated(tmp_path / "g", "ab", QUICK) as group:
