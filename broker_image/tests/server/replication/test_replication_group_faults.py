@@ -65,7 +65,7 @@ def test_held_requests_are_handled_if_the_target_does_not_take_over(tmp_path: Pa
             peer, broker = await BrokerPeer.connect(group["a"].port), group["a"].running.broker
             assert (await peer.send("T", b"delayed", TIMER_DELAY_MS="300")).code == ResponseCode.SUCCESS
             paused = group["b"].replica.driver
-            paused.handle = lambda event: None  # type: ignore[method-assign]
+            paused.handle = lambda event: None
             group["a"].replica.driver.handle(SwitchOver("b", group.register.record.epoch))
             held = asyncio.ensure_future(peer.send("T", b"held"))
             await until(lambda: broker.delivery.next_wakeup_ms() is not None and broker.store.refusal != "")
