@@ -172,21 +172,26 @@ def test_transactions_state_progress_only_up_to_confirmed(tmp_path: Path) -> Non
     assert progress() == 1
 
 
-def test_end_of_a_transaction_waits_for_replicas(tmp_path: Path) -> None:
+@pytest.mark.parametrize("waits", [True, False])
+def test_transaction_ends_before_replicas_have_its_half_message(tmp_path: Path, waits: bool) -> None:
     harness = Harness(tmp_path)
-    harness.broker.replicate(waits=True, timeout_ms=700)
+    harness.broker.replicate(waits=waits, timeout_ms=700)
+    harness.broker.set_replicated(0)
     properties = {"TRAN_MSG": "true", "PGROUP": "producers", "UNIQ_KEY": "id"}
     prepared = harness.send(properties=properties, f=TRANSACTION_PREPARED)
-    assert isinstance(prepared, Deferred)
+    answer = prepared.response if isinstance(prepared, Deferred) else response_of(prepared)
     fields = {
         "producerGroup": "producers",
         "tranStateTableOffset": 0,
-        "commitLogOffset": int(prepared.response.fields["msgId"][16:], 16),
+        "commitLogOffset": int(answer.fields["msgId"][16:], 16),
         "commitOrRollback": TRANSACTION_COMMIT,
         "fromTransactionCheck": False,
         "msgId": "id",
     }
     ended = harness.ask(RequestCode.END_TRANSACTION, fields)
+    if not waits:
+        assert response_of(ended).code == ResponseCode.SUCCESS
+        return
     assert isinstance(ended, Deferred)
     assert ended.replicas is not None
     assert ended.until == harness.broker.store.end_offset

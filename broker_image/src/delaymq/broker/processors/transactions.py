@@ -54,7 +54,7 @@ def end_transaction(broker: Broker, session: Session, command: Command) -> Respo
 
 def _half_message(broker: Broker, header: EndTransactionRequestHeader) -> Record:
     """Return the half message that the request names. Raises RequestError with RocketMQ's remarks on a mismatch."""
-    head = broker.records.head_at(header.commit_log_offset)
+    head = broker.records.producers_head_at(header.commit_log_offset)
     if head is None or head.topic != names.HALF_TOPIC:
         raise system_error(_NOT_FOUND)
     if broker.records.properties_of(head).get(names.PRODUCER_GROUP) != header.producer_group:

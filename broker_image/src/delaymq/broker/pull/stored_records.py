@@ -25,11 +25,19 @@ class StoredRecords:
         Returns None if no record starts there, or if no queue refers to it: the offset lies within a body, or the topic
         was deleted.
         """
+        return self._head_before(self._store.confirmed_offset, physical_offset)
+
+    def producers_head_at(self, physical_offset: int) -> ReferencedHead | None:
+        """Return the same, also for a record that replicas do not have: its producer may have a response already."""
         store = self._store
-        if not store.min_offset <= physical_offset < store.confirmed_offset:
+        end = store.flushed_offset if store.options.sync_flush else store.end_offset
+        return self._head_before(end, physical_offset)
+
+    def _head_before(self, end: int, physical_offset: int) -> ReferencedHead | None:
+        if not self._store.min_offset <= physical_offset < end:
             return None
-        head = store.referenced_head(physical_offset)
-        return head if head is not None and physical_offset + head.size <= store.confirmed_offset else None
+        head = self._store.referenced_head(physical_offset)
+        return head if head is not None and physical_offset + head.size <= end else None
 
     def properties_of(self, head: ReferencedHead) -> dict[str, str]:
         """Return the properties of a record, read without its body."""
