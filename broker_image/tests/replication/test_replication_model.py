@@ -15,11 +15,11 @@ STEPS_A_RUN = 2_000
 STEPS_OF_A_BUG = 1_200
 MAX_RUNS_UNTIL_FOUND = 400
 OCCURRED = {
-    "acknowledged", "appends", "block", "changed sets", "conflicts", "crash", "cuts", "detach", "disturb_network",
-    "disturb_register", "epochs", "isolate_from_register", "jump_clock", "lose_power", "masters", "partition", "pause",
-    "reads", "skew_clock", "stopped masters", "switch_over", "unknown outcomes", "NO_REPLICA", "NOT_CONFIRMED",
+    "acknowledged", "appends", "block", "changed sets", "crash", "detach", "disturb_network", "disturb_register",
+    "epochs", "isolate_from_register", "jump_clock", "lose_power", "masters", "partition", "pause", "reads",
+    "skew_clock", "switch_over", "unknown outcomes", "NO_REPLICA", "NOT_CONFIRMED",
 }  # fmt: skip
-"""Occurrences in each run of the test."""
+"""Occurrences in each run of the test: each is so frequent that chance does not leave it out."""
 
 
 @pytest.mark.parametrize("part", range(PARTS))
