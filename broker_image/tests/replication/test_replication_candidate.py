@@ -77,7 +77,7 @@ def test_member_outside_of_the_set_is_no_candidate() -> None:
 
 def test_member_with_a_longer_log_goes_first() -> None:
     content = record(2, "a", "a", "b", "c")
-    longer = Position(2, 0, 2, 300, None, False)
+    longer = Position(2, 0, 2, 300, None, False, "")
     assert not abandoned(Driver("b"), content, 2_400, longer)
     assert abandoned(Driver("b"), content, 2_400, longer._replace(last_epoch=0, end=90))
     assert abandoned(Driver("b"), content, 6_000, longer), "the other one does not take over"
@@ -85,7 +85,7 @@ def test_member_with_a_longer_log_goes_first() -> None:
 
 def test_master_that_another_member_can_reach_is_not_replaced() -> None:
     driver = Driver("b")
-    assert not abandoned(driver, record(2, "c", "c", "b"), 20_000, Position(2, 0, 2, 300, None, True))
+    assert not abandoned(driver, record(2, "c", "c", "b"), 20_000, Position(2, 0, 2, 300, None, True, ""))
 
 
 def test_candidate_waits_for_the_end_of_the_lease_if_sends_do_not_wait_for_replicas() -> None:
@@ -114,7 +114,7 @@ def test_clock_that_is_set_back_stops_no_timer() -> None:
 def test_member_that_may_have_lost_bytes_records_it_and_is_no_candidate() -> None:
     driver = Driver("b", note=LOST)
     assert driver.take(PersistNote).note is not None
-    assert not abandoned(driver, record(2, "a", "a", "b", "c"), 60_000, Position(2, 0, 2, 300, None, False))
+    assert not abandoned(driver, record(2, "a", "a", "b", "c"), 60_000, Position(2, 0, 2, 300, None, False, ""))
 
 
 def test_note_is_cleared_when_the_member_has_the_start_of_the_epoch_and_all_that_is_confirmed() -> None:
@@ -133,7 +133,7 @@ def test_note_is_cleared_when_the_member_has_the_start_of_the_epoch_and_all_that
 
 def test_longest_log_is_taken_when_all_members_lost_bytes_and_all_answered() -> None:
     content = record(2, "a", "b", "c")
-    shorter = Position(2, 0, 0, 90, LOST._replace(serial=1), False)
+    shorter = Position(2, 0, 0, 90, LOST._replace(serial=1), False, "")
     assert not abandoned(Driver("b", note=LOST), content, 30_000), "c does not answer"
     assert not abandoned(Driver("b", note=LOST), content, 30_000, shorter._replace(end=101))
     assert not abandoned(Driver("b", note=LOST), content, 30_000, shorter._replace(note=None))

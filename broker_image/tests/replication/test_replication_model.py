@@ -16,8 +16,8 @@ STEPS_OF_A_BUG = 1_200
 MAX_RUNS_UNTIL_FOUND = 400
 OCCURRED = {
     "acknowledged", "appends", "block", "changed sets", "crash", "detach", "disturb_network", "disturb_register",
-    "epochs", "isolate_from_register", "jump_clock", "lose_power", "masters", "partition", "pause", "reads",
-    "skew_clock", "switch_over", "unknown outcomes", "NO_REPLICA", "NOT_CONFIRMED",
+    "epochs", "founded records", "isolate_from_register", "jump_clock", "lose_power", "masters", "partition", "pause",
+    "reads", "skew_clock", "switch_over", "unknown outcomes", "NO_REPLICA", "NOT_CONFIRMED",
 }  # fmt: skip
 """Occurrences in each run of the test: each is so frequent that chance does not leave it out."""
 

@@ -104,7 +104,7 @@ def test_replica_appends_what_continues_its_log_and_reports_gaps() -> None:
 def test_replica_that_knows_a_higher_epoch_acknowledges_no_lower_one() -> None:
     driver = follower()
     session = live(driver)
-    driver.give(Received("c", Position(3, 1, 3, 100, None, False)))
+    driver.give(Received("c", Position(3, 1, 3, 100, None, False, "")))
     driver.effects.clear()
     driver.give(Received("a", Frame(2, session, 100, b"x" * 20, 110, True)))
     assert not driver.has(AppendRaw)

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from delaymq.server.registers import Content, RegisterError, RegisterGoneError, Unknown, Written
+from delaymq.server.registers import Content, RegisterError, Unknown, Written
 from delaymq.server.registers.etcd import NO_KEY, EtcdRegister
 from delaymq.server.registers.opening import key_of
 from delaymq_testing.certificates import Authority, client_context, server_context
@@ -166,14 +166,13 @@ def test_foreign_value_is_an_error(value: bytes) -> None:
     asyncio.run(scenario())
 
 
-def test_deleted_key_is_not_an_empty_register() -> None:
+def test_deleted_key_is_a_register_without_a_record() -> None:
     async def scenario() -> None:
         async with members() as (server,):
             register = EtcdRegister([server.url], KEY)
             await register.write(record(), NO_KEY, TIMEOUT_S)
             etcd_of(server).delete()
-            with pytest.raises(RegisterGoneError, match="was deleted from etcd"):
-                await register.read(TIMEOUT_S)
+            assert await register.read(TIMEOUT_S) == Content(NO_KEY, None)
             await register.close()
 
     asyncio.run(scenario())

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from delaymq.replication.effects import ReportLoss, Send
+from delaymq.replication.effects import ReportLoss
 from delaymq.replication.following import Following
-from delaymq.replication.history import last_epoch, trimmed
 from delaymq.replication.local import Local
-from delaymq.replication.messages import Ask, Position
+from delaymq.replication.messages import Position
 from delaymq.replication.model import Failover, NoteKind, Record
+from delaymq.replication.positions import Positions
 from delaymq.replication.register import RegisterView
 
 
@@ -21,33 +21,19 @@ class Claim(NamedTuple):
 
 
 class Candidacy:
-    """Positions of other members, and orders to take over."""
+    """Decision to take over, by the positions of other members, or by an order."""
 
-    def __init__(self, local: Local, register: RegisterView, following: Following) -> None:
+    def __init__(self, local: Local, register: RegisterView, following: Following, positions: Positions) -> None:
         self._local = local
         self._register = register
         self._following = following
-        self._round = 0
-        self._asked_ms = 0
-        self._positions: dict[str, tuple[Position, int]] = {}
-        """Newest positions, with the times at which they arrived."""
+        self._positions = positions
         self._eligible_ms: int | None = None
         """Time since when this member has been able to take over."""
         self._ordered: tuple[int, int] | None = None
         """Epoch named by an unclean promotion, and its deadline."""
         self._handed: tuple[int, int] | None = None
         """Epoch of a switchover to this member, and its deadline."""
-
-    def position(self, round_: int, is_master: bool) -> Position:
-        """Return the position of this member."""
-        log = self._local.log
-        newest = last_epoch(trimmed(log.history, log.end))
-        return Position(self._local.epoch, round_, newest, log.end, log.note, is_master)
-
-    def on_position(self, sender: str, position: Position) -> None:
-        """Adopt a response to the newest question."""
-        if position.round == self._round:
-            self._positions[sender] = (position, self._local.now_ms)
 
     def order(self, epoch: int) -> None:
         """Adopt an order to take over from `epoch` with a possible loss."""
@@ -68,18 +54,14 @@ class Candidacy:
 
     def reset(self) -> None:
         """Forget all, because there is a new epoch."""
-        self._positions.clear()
+        self._positions.reset()
         self._eligible_ms = self._ordered = self._handed = None
 
     def ask(self) -> None:
         """Ask the members of the set for their positions while this member has no master."""
-        local, record = self._local, self._register.record
-        if record is None or local.now_ms - self._asked_ms < local.settings.retry_ms:
-            return
-        self._asked_ms = local.now_ms
-        self._round = local.next_serial()
-        for member in sorted(record.in_sync - {local.name}):
-            local.emit(Send(member, Ask(local.epoch, self._round)))
+        record = self._register.record
+        if record is not None:
+            self._positions.ask(record.in_sync)
 
     def claim(self) -> Claim | None:
         """Return the record with which this member takes over now; None if it does not."""
@@ -87,6 +69,8 @@ class Candidacy:
         if record is None or record.epoch < local.epoch or not self._following.is_settled:
             return None
         if self._ordered is not None and self._ordered[0] == record.epoch and local.now_ms < self._ordered[1]:
+            if local.acknowledged < local.log.confirmed:
+                return None  # what this member showed to readers must be on its disk first
             loss = ReportLoss(record.epoch + 1, local.log.end, is_ordered=True)
             return Claim(self._record(frozenset({local.name})), loss)
         if local.name not in record.in_sync:
@@ -124,12 +108,8 @@ class Candidacy:
 
     def _fresh_positions(self, record: Record) -> dict[str, Position]:
         """Return the newest positions of members of the set that know no other epoch."""
-        oldest_ms = self._local.now_ms - self._local.settings.replica_timeout_ms
-        return {
-            name: position
-            for name, (position, arrived_ms) in self._positions.items()
-            if arrived_ms >= oldest_ms and name in record.in_sync and position.epoch == record.epoch
-        }
+        fresh = self._positions.fresh(record.in_sync)
+        return {name: position for name, position in fresh.items() if position.epoch == record.epoch}
 
     def _is_first(self, record: Record) -> bool:
         """Whether no member with a longer log should take over first. A member with a longer log has a limited time."""
@@ -138,7 +118,7 @@ class Candidacy:
             return True
         positions = self._fresh_positions(record)
         waited_ms = local.now_ms - (self._eligible_ms or 0)
-        own = self.position(0, False)
+        own = self._positions.own()
         candidates = [(each.last_epoch, each.end, name) for name, each in positions.items() if each.note is None]
         if max(candidates, default=(0, 0, "")) > (own.last_epoch, own.end, local.name):
             return waited_ms >= local.settings.defer_ms
@@ -149,7 +129,7 @@ class Candidacy:
         """Take over if all members of the set may have lost acknowledged bytes, and this one has the longest log."""
         local = self._local
         positions = self._fresh_positions(record)
-        positions[local.name] = own = self.position(0, False)
+        positions[local.name] = own = self._positions.own()
         if local.settings.failover is Failover.MANUAL and record.epoch > 0:
             return None
         if record.in_sync - positions.keys():

@@ -25,12 +25,19 @@ class ConnectionLost(NamedTuple):
     member: str
 
 
+class MembersListed(NamedTuple):
+    """Names of all members of the group, which have changed."""
+
+    members: frozenset[str]
+
+
 class RegisterRead(NamedTuple):
     """Result of a linearizable read. Versions are compared for equality only."""
 
     request: int
     version: str
-    record: Record
+    record: Record | None
+    """None if there is no record, or none any more."""
 
 
 class RegisterWritten(NamedTuple):
@@ -121,6 +128,7 @@ Event: TypeAlias = (
     Tick
     | Received
     | ConnectionLost
+    | MembersListed
     | RegisterRead
     | RegisterWritten
     | RegisterConflict

@@ -18,6 +18,8 @@ class Local:
     """Number of this process, never used by another process."""
     settings: Settings
     log: LogState
+    members: frozenset[str] = frozenset()
+    """Names of all members, also of those that are not in sync."""
     epoch: int = 0
     """Highest epoch that is known from the register or from other members."""
     now_ms: int = 0

@@ -22,6 +22,7 @@ from delaymq.replication.events import (
     Detach,
     Event,
     Flushed,
+    MembersListed,
     Persisted,
     PrepareDetach,
     Promote,
@@ -34,11 +35,13 @@ from delaymq.replication.events import (
     Trimmed,
 )
 from delaymq.replication.following import Following
+from delaymq.replication.founding import Founding
 from delaymq.replication.history import EpochStart, last_epoch, trimmed
 from delaymq.replication.leading import Leading
 from delaymq.replication.local import Local
 from delaymq.replication.messages import Accept, Ack, Ask, Follow, Frame, HandOver, Message, Position
 from delaymq.replication.model import LogState, Note, NoteKind, SendAnswer, Settings
+from delaymq.replication.positions import Positions
 from delaymq.replication.register import RegisterView
 
 
@@ -56,18 +59,28 @@ class Role(Enum):
 class Member:
     """A member of a group, in one process."""
 
-    def __init__(self, name: str, incarnation: int, settings: Settings, log: LogState) -> None:
+    def __init__(
+        self,
+        name: str,
+        incarnation: int,
+        settings: Settings,
+        log: LogState,
+        members: frozenset[str] = frozenset(),
+    ) -> None:
         """Start with the state on disk.
 
+        `members` are the names of all members. Without them, this member never writes the register's first record.
         `incarnation` is a positive number below 2**31 that no other process of the group has. `log` states a note of
         kind LOST_TAIL or EMPTY, with serial 0, if the note on disk does not exist and the previous process may have
         lost bytes that it had acknowledged, or if the volume is empty. `start` records it.
         """
         log.history = trimmed(log.history, log.end)
-        self._local = Local(name, incarnation, settings, log, epoch=last_epoch(log.history))
+        self._local = Local(name, incarnation, settings, log, members, epoch=last_epoch(log.history))
         self._register = RegisterView(self._local)
         self._following = Following(self._local)
-        self._candidacy = Candidacy(self._local, self._register, self._following)
+        self._positions = Positions(self._local, self._register)
+        self._candidacy = Candidacy(self._local, self._register, self._following, self._positions)
+        self._founding = Founding(self._local, self._positions)
         self._leading: Leading | None = None
         self._starting = 0
         """Number of the write of the epoch that begins."""
@@ -111,6 +124,16 @@ class Member:
     def log(self) -> LogState:
         """Log of this member, as reported by events."""
         return self._local.log
+
+    @property
+    def master(self) -> str:
+        """Name of the master, as the register stated it last; empty if unknown."""
+        return "" if self._register.record is None else self._register.record.master
+
+    @property
+    def problem(self) -> str:
+        """Why the group has no record in the register; empty if it has one."""
+        return self._founding.problem if self._register.is_vacant else ""
 
     @property
     def durable_confirmed(self) -> int:
@@ -171,11 +194,15 @@ class Member:
                 self._on_persisted(number)
             case ConnectionLost(member):
                 self._on_connection_lost(member)
+            case MembersListed(members):
+                self._local.members = members
             case RegisterRead(request, version, record):
-                if self._register.on_read(request, version, record):
+                if self._register.on_read(request, version, record) and record is not None:
                     self._learn_epoch(record.epoch)
             case RegisterWritten(request, version):
                 self._register.on_written(request, version)
+                if self._register.record is not None and not self._register.record.master:
+                    self._learn_epoch(self._register.record.epoch)
             case RegisterConflict(request):
                 self._register.on_conflict(request)
             case RegisterFailed(request):
@@ -197,10 +224,10 @@ class Member:
             case Frame():
                 self._following.on_frame(sender, message)
             case Ask():
-                position = self._candidacy.position(message.round, self.role is Role.MASTER)
+                position = self._positions.own(message.round, is_master=self.role is Role.MASTER)
                 self._local.emit(Send(sender, position))
             case Position():
-                self._candidacy.on_position(sender, message)
+                self._positions.on_position(sender, message)
             case HandOver():
                 self._on_hand_over(sender, message)
             case _:
@@ -222,7 +249,9 @@ class Member:
         self._following.on_persisted(number)
         if number in self._detaching:
             self._local.emit(ReadyToDetach(self._detaching.pop(number)))
-        if self.role is Role.STARTING and number == self._starting:
+        if self.role is Role.STARTING and number == self._starting and self._register.record is None:
+            self._stop("the register has no record any more")
+        elif self.role is Role.STARTING and number == self._starting:
             silent = {self._following.master: self._following.lost_ms}
             self.role = Role.MASTER
             self._local.emit(BecomeMaster(self._led, self._local.log.end))
@@ -291,7 +320,7 @@ class Member:
         record = register.record
         own = (leading.epoch, self._local.name, self._local.incarnation)
         if record is None or (record.epoch, record.master, record.incarnation) != own:
-            self._stop("the register names another master")
+            self._stop("the register has no record any more" if record is None else "the register names another master")
             return
         leading.confirm()
         leading.tick()
@@ -318,7 +347,7 @@ class Member:
             following.tick("" if record.master == local.name else record.master, record.epoch)
             if not following.is_connected:
                 self._candidacy.ask()
-        if register.is_busy:
+        if register.is_busy or (register.is_vacant and not register.is_stale and self._found()):
             return
         claim = None if register.is_stale else self._candidacy.claim()
         if claim is not None:
@@ -331,6 +360,16 @@ class Member:
         urgent = register.is_stale or not following.is_connected or self._candidacy.is_pressed
         if register.idle_ms() >= (local.settings.retry_ms if urgent else local.settings.renew_ms):
             register.read()
+
+    def _found(self) -> bool:
+        """Write the register's first record, if all members agree that there is none. Returns whether it is written."""
+        foundation = self._founding.foundation() if self._local.members else None
+        if foundation is None:
+            return False
+        if foundation.loss is not None:
+            self._local.emit(foundation.loss)
+        self._register.write(foundation.record)
+        return True
 
     def _has_won(self) -> bool:
         """Whether the register contains a claim of this process that it has not acted upon."""

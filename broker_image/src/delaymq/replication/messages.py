@@ -81,6 +81,8 @@ class Position(NamedTuple):
     end: int
     note: Note | None
     is_master: bool
+    vacant: str
+    """Version in which it found the register without a record; empty if there is one, or if it is the master."""
 
 
 class HandOver(NamedTuple):

@@ -39,6 +39,11 @@ class RegisterView:
         """Whether an operation is in progress."""
         return self._request != 0
 
+    @property
+    def is_vacant(self) -> bool:
+        """Whether the register was found without a record."""
+        return self.record is None and self.version != ""
+
     def idle_ms(self) -> int:
         """Return the time since the last operation began."""
         return self._local.now_ms - self._started_ms
@@ -70,7 +75,7 @@ class RegisterView:
         self._unresolved.append(record)
         self._local.emit(WriteRegister(self._request, self.version, record))
 
-    def on_read(self, request: int, version: str, record: Record) -> bool:
+    def on_read(self, request: int, version: str, record: Record | None) -> bool:
         """Adopt the content. Returns whether the request was in progress."""
         if request != self._request:
             return False
@@ -115,7 +120,7 @@ class RegisterView:
         self._writing = record
         self._started_ms = self._local.now_ms
 
-    def _adopt(self, version: str, record: Record) -> None:
+    def _adopt(self, version: str, record: Record | None) -> None:
         self.version, self.record = version, record
         self.seen_ms = self._local.now_ms
         self._unresolved.clear()

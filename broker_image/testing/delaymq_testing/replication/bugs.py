@@ -13,6 +13,7 @@ from delaymq.replication import following as following_module
 from delaymq.replication.candidacy import Candidacy
 from delaymq.replication.events import Detach
 from delaymq.replication.following import Following, Stage
+from delaymq.replication.founding import Foundation, Founding
 from delaymq.replication.history import History
 from delaymq.replication.leading import Leading
 from delaymq.replication.messages import Accept, Ack, Position
@@ -48,6 +49,7 @@ _LOST_CHANGES: Final = _focus(2, "lose_change partition switch_over crash", 600)
 _BLACKOUTS: Final = _focus(3, "blackout block", 800, _APPENDED)
 _DETACHED: Final = _focus(3, "detach_far_from_register lose_connection", 800)
 _DIVERGED: Final = _focus(3, "partition isolate_from_register crash block", 800)
+_FOUNDED: Final = _focus(3, "delete_record partition isolate_from_register pause crash block", 600)
 FOCUSES: Final = {
     "5663": _LOST_CHANGES,
     "unknown-is-failed": _LOST_CHANGES,
@@ -68,6 +70,10 @@ FOCUSES: Final = {
     "gap-not-resent": _focus(3, "disturb_network", 800),
     "begin-claimed": _focus(3, "trim block pause crash replace_volume", 600),
     "failed-append-ignored": _focus(2, "fail_appends", 600),
+    "founded-by-some": _FOUNDED,
+    "founded-in-use": _FOUNDED,
+    "founded-by-all": _FOUNDED,
+    "founded-epoch": _FOUNDED,
     "stuck-session": _focus(3, "disturb_network block", 800),
 }
 """Scenarios that find a bug in fewer runs; others are found in any scenarios."""
@@ -379,6 +385,47 @@ _detach = Leading.detach
 def _detach_spent(self: Leading, order: Detach) -> str:
     self._spent.clear()
     return _detach(self, order)
+
+
+# The first record
+
+
+_obstacle = Founding._obstacle
+
+
+@_plant("founded-by-some", "the record is written without the answers of all members", Founding, "_obstacle")
+def _without_all(self: Founding, positions: dict[str, Position]) -> str:
+    members, self._local.members = self._local.members, frozenset(positions)
+    try:
+        return _obstacle(self, positions)
+    finally:
+        self._local.members = members
+
+
+@_plant("founded-in-use", "members that have not noticed that there is no record count", Founding, "_obstacle")
+def _unnoticed(self: Founding, positions: dict[str, Position]) -> str:
+    version = positions[self._local.name].vacant
+    return _obstacle(self, {name: position._replace(vacant=version) for name, position in positions.items()})
+
+
+_foundation = Founding.foundation
+
+
+@_plant("founded-by-all", "members that have less than the others are in sync", Founding, "foundation")
+def _all_in_sync(self: Founding) -> Foundation | None:
+    foundation = _foundation(self)
+    if foundation is None:
+        return None
+    return foundation._replace(record=foundation.record._replace(in_sync=self._local.members))
+
+
+@_plant("founded-epoch", "the record has an epoch that had a master", Founding, "foundation")
+def _old_epoch(self: Founding) -> Foundation | None:
+    foundation = _foundation(self)
+    if foundation is None:
+        return None
+    record = foundation.record
+    return foundation._replace(record=record._replace(epoch=max(0, record.epoch - 1)))
 
 
 # Progress

@@ -19,14 +19,15 @@ class ViolationError(AssertionError):
 class Checker:
     """The one confirmed history, and what was promised about it."""
 
-    def __init__(self) -> None:
+    def __init__(self, record: Record | None) -> None:
+        """`record` is the register's content at the start."""
         self.history = bytearray()
         """Everything that was confirmed, except for losses that were stated."""
         self.lossy_epoch = 0
         """Newest epoch that began with a stated loss: members that do not know it yet may differ."""
         self.copies: dict[int, int] = {}
         self.counts: dict[str, int] = {}
-        self._record: Record | None = None
+        self._record = record
         self._confirming: dict[int, tuple[str, int]] = {}
         self._masters: dict[int, tuple[str, int]] = {}
         self._newest: tuple[int, Disk] | None = None
@@ -40,7 +41,9 @@ class Checker:
     def written(self, record: Record, disks: dict[str, Disk], stated_loss: ReportLoss | None) -> None:
         """Check a write that took place."""
         old, self._record = self._record, record
-        if old is not None:
+        if old is None:
+            self._founded(record, disks, stated_loss)
+        else:
             if record.epoch < old.epoch:
                 raise ViolationError(f"the epoch falls: {old} -> {record}")
             holder, old_holder = (record.master, record.incarnation), (old.master, old.incarnation)
@@ -55,6 +58,27 @@ class Checker:
         for name in record.in_sync:
             self.check_member(name, disks[name])
 
+    def deleted(self) -> None:
+        """Note that the register has no record any more."""
+        self._record = None
+
+    def _founded(self, record: Record, disks: dict[str, Disk], stated_loss: ReportLoss | None) -> None:
+        """Check a record that replaces none. Epochs that only the register knew may be used again."""
+        self.count("founded records")
+        if record.master:
+            raise ViolationError(f"a master without a record before: {record}")
+        if all(disk.is_empty for disk in disks.values()):
+            self._give_up(0, record)
+        elif stated_loss is not None:
+            kept = common_prefix(self.history, disks[min(record.in_sync)].log)
+            if not any(disk.excuses() for disk in disks.values()):
+                raise ViolationError(f"a loss is stated although all members have what they acknowledged: {record}")
+            if max(common_prefix(self.history, disk.log) for disk in disks.values()) > kept:
+                raise ViolationError(f"a loss is larger than necessary: {record}")
+            self._give_up(kept, record)
+        elif record.epoch <= max(self._masters, default=-1):
+            raise ViolationError(f"epoch {record.epoch} had a master")
+
     def _lose(self, old: Record, record: Record, disks: dict[str, Disk], is_ordered: bool) -> None:
         """Give up what a stated loss allows: what the new master does not have."""
         kept = common_prefix(self.history, disks[record.master].log)
@@ -67,12 +91,22 @@ class Checker:
                     raise ViolationError(f"a loss is larger than necessary: {name} has more than {record.master}")
         else:
             self.count("unclean promotions")
+            kept = min(kept, disks[record.master].flushed)
+        self._give_up(kept, record)
+
+    def _give_up(self, kept: int, record: Record) -> None:
+        """Continue with a shorter history. Epochs that no disk has may be used again."""
         if kept < len(self.history):
             self.count("stated losses")
         del self.history[kept:]
         self.copies.clear()
         self._parse(0)
         self.lossy_epoch = record.epoch
+        for epochs in (self._masters, self._confirming):
+            for epoch in [epoch for epoch in epochs if epoch >= record.epoch]:
+                del epochs[epoch]
+        if self._newest is not None and self._newest[0] >= record.epoch:
+            self._newest = None
 
     def check_member(self, name: str, disk: Disk) -> None:
         """Check that a member of the set has everything that is confirmed, unless its disk states otherwise."""

@@ -58,6 +58,7 @@ class Scenario:
             self._jump_clock: 3, self._skew_clock: 2, self._lose_connection: 4, self._slow_disk: 3, self._forge: 2,
             self._blackout: 1, self._replace_volume: 1, self._switch_over: 5, self._detach: 3,
             self._detach_far_from_register: 2, self._promote: 1, self._trim: 3, self._fail_appends: 2,
+            self._delete_record: 1,
         }  # fmt: skip
         if focus.faults:
             weights = {fault: weight for fault, weight in weights.items() if fault.__name__[1:] in focus.faults}
@@ -234,6 +235,10 @@ class Scenario:
         node.append_failures = self.random.choice((0.1, 1.0))
         self._later(setattr, node, "append_failures", 0.0)
 
+    def _delete_record(self) -> None:
+        """Delete the record of the register, which the members write again when all of them answer."""
+        self.world.register.delete()
+
     # Orders
 
     def _switch_over(self) -> None:
@@ -265,7 +270,7 @@ class Scenario:
         if self._orders_losses:
             node = self._any()
             if node.member is not None:
-                node.handle(Promote(self.world.register.record.epoch))
+                node.handle(Promote(node.member.epoch))
 
     def _replace_volume(self) -> None:
         """Replace the volume of a member."""
@@ -317,10 +322,11 @@ class Scenario:
             if node.failure:
                 node.replace_volume()
                 node.start()
-        if len(world.register.record.in_sync) < len(world.nodes):
+        record = world.register.record
+        if record is None or len(record.in_sync) < len(world.nodes):
             return False
         for node in world.masters():
-            if node.member is not None and node.master_epoch == world.register.record.epoch:
+            if node.member is not None and node.master_epoch == record.epoch:
                 known = self._ends.setdefault(node.incarnation, len(node.disk.log))
                 return node.member.log.confirmed > known
         return False
@@ -330,6 +336,8 @@ class Scenario:
         world = self.world
         world.checker.count("necessary promotions")
         record = world.register.record
+        if record is None:
+            raise ViolationError("nobody writes the register's first record")
         members = [world.nodes[name] for name in record.in_sync]
         if world.settings.failover is Failover.AUTOMATIC:
             notes = [node.disk.note for node in members]

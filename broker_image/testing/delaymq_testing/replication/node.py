@@ -97,7 +97,7 @@ class Node:
         self._inbox.clear()
         self._waiting.clear()
         self._checked = disk.confirmed
-        self.member = Member(self.name, self.incarnation, self.world.settings, log)
+        self.member = Member(self.name, self.incarnation, self.world.settings, log, frozenset(self.world.nodes))
         self._perform(self.member.start(self._now_ms()))
         self._schedule_tick(self.incarnation)
 
@@ -246,7 +246,7 @@ class Node:
         if not disk.log and start:
             # Snapshots of the schedule are not copied: what was trimmed had ended, or was carried forward.
             before = self.world.log_before(start)
-            if before is None:
+            if before is None or start % SIZE:
                 return AppendFailed()
             disk.append(before)
             disk.begin = disk.flushed = start

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class Register:
     """The register of a group. An operation takes effect when its request arrives."""
 
-    def __init__(self, world: World, record: Record) -> None:
+    def __init__(self, world: World, record: Record | None) -> None:
         self._world = world
         self.record = record
         self._version = 1
@@ -42,10 +42,10 @@ class Register:
                 return RegisterConflict(request)
             self._version += 1
             changed, self.record = self.record, record
-            if changed.in_sync != record.in_sync:
+            if changed is not None and changed.in_sync != record.in_sync:
                 self._world.checker.count("changed sets")
             self._world.written(record, stated_loss)
-            added = record.in_sync - changed.in_sync
+            added = record.in_sync - (record.in_sync if changed is None else changed.in_sync)
             if added and self.trap is not None:
                 self.trap(node.name, added)
                 self.trap = None
@@ -53,6 +53,12 @@ class Register:
             return RegisterWritten(request, str(self._version))
 
         self._send(node, request, apply)
+
+    def delete(self) -> None:
+        """Delete the record."""
+        self._version += 1
+        self.record = None
+        self._world.checker.deleted()
 
     def matches(self, expected: str) -> bool:
         return expected == str(self._version)

@@ -32,12 +32,13 @@ class World:
         self.settings = settings
         self.now_ms = 0
         self.steps = 0
-        self.checker = Checker()
         self.network = Network()
         self.blocked: set[tuple[str, str]] = set()
         """Pairs of sender and receiver between which no message arrives."""
         self.nodes = {name: Node(self, name, f"store-{names[0]}" if name == names[0] else "") for name in names}
-        self.register = Register(self, Record(0, "", 0, frozenset({names[0]})))
+        record = Record(0, "", 0, frozenset({names[0]})) if self.random.random() < 0.5 else None
+        self.checker = Checker(record)
+        self.register = Register(self, record)
         self.flush_share = 0.7
         """Share of ticks at which a member flushes its log."""
         self._events: list[tuple[int, int, Callable[..., None], tuple[object, ...]]] = []
@@ -111,6 +112,9 @@ class World:
 
     # Observations
 
+    def in_sync(self) -> frozenset[str]:
+        return self.register.record.in_sync if self.register.record is not None else frozenset()
+
     def written(self, record: Record, stated_loss: ReportLoss | None) -> None:
         self.checker.written(record, {name: node.disk for name, node in self.nodes.items()}, stated_loss)
 
@@ -118,11 +122,11 @@ class World:
         known = len(self.checker.history)
         self.checker.confirmed(node.name, node.incarnation, node.master_epoch, start, end, node.disk)
         if len(self.checker.history) > known:
-            for name in self.register.record.in_sync:
+            for name in self.in_sync():
                 self.checker.check_member(name, self.nodes[name].disk)
 
     def check_in_sync(self, name: str) -> None:
-        if name in self.register.record.in_sync:
+        if name in self.in_sync():
             self.checker.check_member(name, self.nodes[name].disk)
 
     def ready_to_detach(self, name: str, note: Note) -> None:

@@ -28,6 +28,7 @@ V = NEWEST_VERSION
 offsets = st.integers(0, MAX_OFFSET) | st.integers(0, 1_000)
 sessions = st.integers(1, MAX_OFFSET)
 store_ids = st.text(st.characters(min_codepoint=33, max_codepoint=126), max_size=64)
+views = st.tuples(st.booleans(), st.text(st.characters(min_codepoint=33, max_codepoint=126), max_size=512))
 notes = st.none() | st.builds(Note, st.sampled_from(NoteKind), offsets, offsets)
 
 
@@ -44,7 +45,7 @@ def accepts(draw: st.DrawFn) -> Accept:
 @st.composite
 def positions(draw: st.DrawFn) -> Position:
     epoch = draw(offsets)
-    return Position(epoch, draw(offsets), draw(st.integers(0, epoch)), draw(offsets), draw(notes), draw(st.booleans()))
+    return Position(epoch, draw(offsets), draw(st.integers(0, epoch)), draw(offsets), draw(notes), *draw(views))
 
 
 frames = st.builds(
@@ -66,7 +67,7 @@ SAMPLES: dict[type[Any], Message] = {
     Frame: Frame(3, 7, 50, b"record", 40, True),
     Ack: Ack(3, 7, 56, 56, 50),
     Ask: Ask(3, 9),
-    Position: Position(3, 9, 3, 100, Note(NoteKind.EMPTY, 2, 8), False),
+    Position: Position(3, 9, 3, 100, Note(NoteKind.EMPTY, 2, 8), False, "uid/71"),
     HandOver: HandOver(3, 7, 100),
     Begun: Begun(4),
 }
@@ -186,7 +187,7 @@ def test_values_out_of_range_are_not_sent(message: type[Any], changes: dict[str,
         (Accept, 42, bytes(8)),  # epoch 0
         (Frame, 40, b"\x02"),  # neither counted nor not
         (Ack, 16, bytes(8)),  # no session
-        (Position, 40, b"\x02"),
+        (Position, 40, b"\x03"),
         (Position, 41, b"\x09"),  # an unknown kind of note
         (Position, 41, b"\x00"),  # no note, with an epoch
         (HandOver, 24, b"\x80"),

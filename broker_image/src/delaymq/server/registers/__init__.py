@@ -13,7 +13,6 @@ from delaymq.server.registers.register import (
     Outcome,
     Register,
     RegisterError,
-    RegisterGoneError,
     Unknown,
     Written,
 )
@@ -24,7 +23,6 @@ __all__ = [
     "Outcome",
     "Register",
     "RegisterError",
-    "RegisterGoneError",
     "Unknown",
     "Written",
     "open_register",

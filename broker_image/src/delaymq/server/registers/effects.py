@@ -21,8 +21,6 @@ async def perform(
             content = await register.read(timeout_s)
         except RegisterError as error:
             return RegisterFailed(request), str(error)
-        if content.record is None:
-            return RegisterFailed(request), "the register has no record yet"
         return RegisterRead(request, content.version, content.record), ""
     match await register.write(effect.record, effect.expected, timeout_s):
         case Written(version):

@@ -21,7 +21,6 @@ from delaymq.server.registers.register import (
     Content,
     Outcome,
     RegisterError,
-    RegisterGoneError,
     Unknown,
     Written,
 )
@@ -120,8 +119,6 @@ class EtcdRegister:
         self._preferred = 0
         """Index of the endpoint for the next request."""
         self._cluster_id = ""
-        self._has_record = False
-        """Whether a record was ever seen: its absence is then an error."""
         self._requests = HttpRequests()
 
     async def read(self, timeout_s: float) -> Content:
@@ -157,12 +154,10 @@ class EtcdRegister:
         }
         index = self._preferred
         try:
-            outcome = self._outcome(await self._call(self._endpoints[index], TXN, body, timeout_s, _TxnReply))
+            return self._outcome(await self._call(self._endpoints[index], TXN, body, timeout_s, _TxnReply))
         except (RequestError, RegisterError) as error:
             self._preferred = (index + 1) % len(self._endpoints)
             return Unknown(f"{self._endpoints[index]}: {error}")
-        self._has_record = True
-        return outcome
 
     async def close(self) -> None:
         """See Register."""
@@ -181,14 +176,11 @@ class EtcdRegister:
 
     def _content(self, kvs: Sequence[_KeyValue]) -> Content:
         if not kvs:
-            if self._has_record:
-                raise RegisterGoneError(f"the key {self._name} was deleted from etcd: do not create it again by hand")
             return Content(NO_KEY, None)
         try:
             record = decode(b64decode(kvs[0].value, validate=True))
         except ValueError as error:
             raise RegisterError(f"the value of {self._name} in etcd is invalid: {error}") from error
-        self._has_record = True
         return Content(self._version(kvs), record)
 
     def _version(self, kvs: Sequence[_KeyValue]) -> str:

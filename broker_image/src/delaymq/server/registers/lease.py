@@ -24,7 +24,6 @@ from delaymq.server.registers.register import (
     Content,
     Outcome,
     RegisterError,
-    RegisterGoneError,
     Unknown,
     Written,
 )
@@ -79,13 +78,6 @@ class LeaseRegister:
             lease = self._lease(reply)
         except RequestError as error:
             raise RegisterError(f"cannot read {self._title}: {error}") from error
-        seen = self._seen
-        if lease.record is None and seen is not None and (seen.record is not None or seen.uid != lease.uid):
-            raise RegisterGoneError(
-                f"the record of {self._title} is gone: it was deleted, and another without a record was created"
-                if seen.uid != lease.uid
-                else f"the record of {self._title} was removed from it"
-            )
         self._seen = lease
         return Content(lease.version, lease.record)
 
@@ -172,7 +164,7 @@ class LeaseRegister:
                 )
             case 404, "NotFound" if status.details is not None and status.details.name == self._name:
                 what = "does not exist" if self._seen is None else "was deleted"
-                return RegisterGoneError(
+                return RegisterError(
                     f"{self._title} {what}: the operator creates it for a group with replicas; do not create it by hand"
                 )
             case _:

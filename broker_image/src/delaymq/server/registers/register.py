@@ -11,20 +11,13 @@ class RegisterError(Exception):
     """A read failed; the text says why and what to do."""
 
 
-class RegisterGoneError(RegisterError):
-    """The register does not exist, or a record that was in it is gone.
-
-    Only the answers of all replicas can replace the record, because its epoch must not be used again.
-    """
-
-
 class Content(NamedTuple):
     """Content of the register."""
 
     version: str
     """Changed by each write, also of an equal record, and never used again. Compared for equality only."""
     record: Record | None
-    """None if no record has been written yet."""
+    """None if there is no record: none has been written yet, or it was deleted."""
 
 
 class Written(NamedTuple):

@@ -27,6 +27,7 @@ MAX_DATA_BYTES: Final = 1 << 20
 MAX_EPOCHS: Final = 16_384
 """Maximum length of a history: a takeover every hour for almost two years."""
 MAX_STORE_ID_CHARACTERS: Final = 64
+MAX_VERSION_CHARACTERS: Final = 512
 MAX_OFFSET: Final = 2**63 - 1
 MAX_INCARNATION: Final = 2**31 - 1
 
@@ -44,13 +45,14 @@ _EPOCH = Layout(">qq")  # epoch, start
 _FRAME = Layout(">qqqqB")  # epoch, session, start, confirmed, whether it is counted; bytes of the log
 _ACK = Layout(">qqqqq")  # epoch, session, end, acknowledged, expected
 _ASK = Layout(">qq")  # epoch, round
-_POSITION = Layout(">qqqqBBqq")  # epoch, round, last epoch, end, whether it is master; kind, epoch, serial of the note
+_POSITION = Layout(">qqqqBBqqH")
+"""Epoch, round, last epoch, end, whether it is master; kind, epoch, serial of the note; length of the version."""
 _HAND_OVER = Layout(">qqq")  # epoch, session, end
 _BEGUN = Layout(">q")  # epoch
 
 _NOTE_KINDS: Final = {NoteKind.LOST_TAIL: 1, NoteKind.EMPTY: 2, NoteKind.DETACHED: 3}
 _NOTE_KINDS_BY_NUMBER: Final = {number: kind for kind, number in _NOTE_KINDS.items()}
-_STORE_ID: Final = re.compile(r"[!-~]*")
+_PRINTABLE: Final = re.compile(r"[!-~]*")
 _ONEWAY: Final = encode_command(request_command(RequestCode.REPLICATE, oneway=True))[4:]
 """Frame of the remoting protocol before the body, without its length. One-way requests need no number."""
 _LENGTH = Layout(">I")
@@ -212,23 +214,31 @@ def _pack_position(message: Position) -> bytes:
     _check_position(message)
     note = message.note
     of_note = (0, 0, 0) if note is None else (_NOTE_KINDS[note.kind], note.epoch, note.serial)
-    return _POSITION.pack(message.epoch, message.round, message.last_epoch, message.end, message.is_master, *of_note)
+    version = message.vacant.encode()
+    numbers = message.epoch, message.round, message.last_epoch, message.end
+    return _POSITION.pack(*numbers, message.is_master, *of_note, len(version)) + version
 
 
 def _unpack_position(body: bytes) -> Position:
-    epoch, round_, last_epoch, end, is_master, kind, note_epoch, serial = _whole(_POSITION, body)
+    at = _HEAD.size
+    epoch, round_, last_epoch, end, is_master, kind, note_epoch, serial, size = _POSITION.unpack_from(body, at)
+    version = body[at + _POSITION.size :]
+    if len(version) != size:
+        raise ValueError(f"its version of the register has {len(version)} bytes instead of {size}")
     note = None
     if kind:
         note = Note(_NOTE_KINDS_BY_NUMBER[kind], note_epoch, serial) if kind in _NOTE_KINDS_BY_NUMBER else None
     if (note is None) != (not (kind or note_epoch or serial)):
         raise ValueError(f"the kind of its note is {kind}")
-    message = Position(epoch, round_, last_epoch, end, note, _flag(is_master))
+    message = Position(epoch, round_, last_epoch, end, note, _flag(is_master), version.decode("ascii"))
     _check_position(message)
     return message
 
 
 def _check_position(message: Position) -> None:
     _check_numbers(message.epoch, message.round, message.last_epoch, message.end)
+    if len(message.vacant) > MAX_VERSION_CHARACTERS or not _PRINTABLE.fullmatch(message.vacant):
+        raise ValueError(f"its version of the register, {message.vacant[:MAX_VERSION_CHARACTERS]!r}, is invalid")
     if message.last_epoch > message.epoch:
         raise ValueError(f"its log has epoch {message.last_epoch}, and it knows epoch {message.epoch}")
     if message.note is not None:
@@ -288,14 +298,14 @@ def _flag(number: int) -> bool:
 
 
 def _store_id_bytes(store_id: str) -> bytes:
-    if len(store_id) > MAX_STORE_ID_CHARACTERS or not _STORE_ID.fullmatch(store_id):
+    if len(store_id) > MAX_STORE_ID_CHARACTERS or not _PRINTABLE.fullmatch(store_id):
         raise ValueError(f"the store id {store_id[:MAX_STORE_ID_CHARACTERS]!r} is invalid")
     return store_id.encode()
 
 
 def _store_id(data: bytes, size: int) -> str:
     text = data.decode("ascii")
-    if len(text) != size or size > MAX_STORE_ID_CHARACTERS or not _STORE_ID.fullmatch(text):
+    if len(text) != size or size > MAX_STORE_ID_CHARACTERS or not _PRINTABLE.fullmatch(text):
         raise ValueError(f"the store id {text[:MAX_STORE_ID_CHARACTERS]!r} is invalid")
     return text
 
@@ -330,7 +340,7 @@ _KINDS: Final = (
     _Kind(3, Frame, _pack_frame, _unpack_frame, _limit(_FRAME, MAX_DATA_BYTES)),
     _Kind(4, Ack, _pack_ack, _unpack_ack, _limit(_ACK)),
     _Kind(5, Ask, _pack_ask, _unpack_ask, _limit(_ASK)),
-    _Kind(6, Position, _pack_position, _unpack_position, _limit(_POSITION)),
+    _Kind(6, Position, _pack_position, _unpack_position, _limit(_POSITION, MAX_VERSION_CHARACTERS)),
     _Kind(7, HandOver, _pack_hand_over, _unpack_hand_over, _limit(_HAND_OVER)),
     _Kind(8, Begun, _pack_begun, _unpack_begun, _limit(_BEGUN)),
 )

@@ -81,7 +81,11 @@ class Replica:
         self._files = MemberFiles(broker.store.own_files)
         self._note: Note | None = None
         member = Member(
-            membership.name, 1 + secrets.randbelow((1 << _INCARNATION_BITS) - 1), membership.settings, self._log_state()
+            membership.name,
+            1 + secrets.randbelow((1 << _INCARNATION_BITS) - 1),
+            membership.settings,
+            self._log_state(),
+            frozenset(membership.members),
         )
         identity = Identity(
             broker.config.broker_cluster_name, broker.config.broker_name, membership.name, server.boot_id
