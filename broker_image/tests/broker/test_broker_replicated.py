@@ -175,7 +175,7 @@ def test_transactions_state_progress_only_up_to_confirmed(tmp_path: Path) -> Non
 @pytest.mark.parametrize("waits", [True, False])
 def test_transaction_ends_before_replicas_have_its_half_message(tmp_path: Path, waits: bool) -> None:
     harness = Harness(tmp_path)
-    harness.broker.replicate(waits=waits, timeout_ms=700)
+    harness.broker.replicate(waits=waits)
     harness.broker.set_replicated(0)
     properties = {"TRAN_MSG": "true", "PGROUP": "producers", "UNIQ_KEY": "id"}
     prepared = harness.send(properties=properties, f=TRANSACTION_PREPARED)
@@ -200,8 +200,8 @@ def test_transaction_ends_before_replicas_have_its_half_message(tmp_path: Path, 
 
 @pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
 def test_answers_of_a_synchronous_master_wait_for_replicas(tmp_path: Path, flush: str) -> None:
-    harness = Harness(tmp_path, flush_disk_type=flush)
-    harness.broker.replicate(waits=True, timeout_ms=700)
+    harness = Harness(tmp_path, flush_disk_type=flush, slave_timeout=700)
+    harness.broker.replicate(waits=True)
     sent = harness.send()
     assert isinstance(sent, Deferred)
     assert sent.replicas is not None

@@ -46,7 +46,7 @@ def test_unsupported_keys_are_reported_without_stopping_the_start() -> None:
         ("messageDelayLevel", "1s 2x", "level 2"),
         ("messageDelayLevel", " ", "empty"),
         ("aclEnable", "on", "use true or false"),
-        ("brokerRole", "SLAVE", "replication is not supported"),
+        ("brokerRole", "SLAVE", "use one of ASYNC_MASTER, SYNC_MASTER"),
         ("storePathCommitLog", "/data", "remove the key"),
     ],
 )

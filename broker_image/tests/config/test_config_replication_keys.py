@@ -1,17 +1,19 @@
-"""Keys of the members of a replicated group. No broker has them yet."""
+"""Keys of the members of a replicated group."""
 
 from dataclasses import dataclass
+from typing import Any, Final
 
 import pytest
 from delaymq.config import BrokerConfig
 from delaymq.config.build import build
 from delaymq.config.errors import ConfigError
-from delaymq.config.fields import wire_name
 from delaymq.config.replication_keys import MAX_MEMBERS, ReplicationKeys, check_replication, parse_members
 from hypothesis import given
 from hypothesis import strategies as st
 
 MEMBERS = "b-0=10.0.0.1:10911; b-1=[fd00::2]:10911;b_2.x=member-2.brokers.svc:30911;"
+ETCD: Final = "etcd:http://127.0.0.1:2379"
+COMPLETE: Final[dict[str, Any]] = {"ha_members": MEMBERS, "ha_member_name": "b-1", "ha_secret_file": "/secret"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,30 +63,39 @@ def test_any_text_is_parsed_or_rejected(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("keys", "problem"),
+    ("keys", "register", "problem"),
     [
-        (Keys(ha_member_name="b-0"), "haMemberName is set, but haMembers is not"),
-        (Keys(ha_secret_file="/secret"), "haSecretFile is set, but haMembers is not"),
-        (Keys(ha_members=MEMBERS, ha_secret_file="/secret"), "haMembers is set, but haMemberName is not"),
-        (Keys(ha_members=MEMBERS, ha_member_name="b-3", ha_secret_file="/secret"), "haMembers does not contain b-3"),
+        (Keys(ha_member_name="b-0"), "", "haMemberName is set, but haMembers is not"),
+        (Keys(ha_secret_file="/secret"), "", "haSecretFile is set, but haMembers is not"),
+        (Keys(), ETCD, "replicaRegister is set, but haMembers is not"),
+        (Keys(broker_role="SYNC_MASTER"), "", "responses cannot wait for replicas"),
+        (Keys(ha_members=MEMBERS, ha_secret_file="/secret"), ETCD, "haMembers is set, but haMemberName is not"),
+        (
+            Keys(ha_members=MEMBERS, ha_member_name="b-3", ha_secret_file="/secret"),
+            ETCD,
+            "haMembers does not contain b-3",
+        ),
         (
             Keys(ha_members=MEMBERS, ha_member_name="b-0"),
+            ETCD,
             "but haSecretFile is not: write at least 16 random characters",
         ),
+        (Keys(**COMPLETE), "", "haMembers is set, but replicaRegister is not"),
+        (Keys(**COMPLETE, min_in_sync_replicas=4), ETCD, "exceeds the number of members in haMembers, 3"),
     ],
 )
-def test_incomplete_keys_are_rejected_with_a_remedy(keys: Keys, problem: str) -> None:
+def test_incomplete_keys_are_rejected_with_a_remedy(keys: Keys, register: str, problem: str) -> None:
     with pytest.raises(ConfigError, match=problem):
-        check_replication(keys)
+        check_replication(keys, register)
 
 
 def test_complete_keys_are_accepted() -> None:
-    check_replication(Keys())
-    check_replication(Keys(ha_members=MEMBERS, ha_member_name="b-1", ha_secret_file="/secret"))
+    check_replication(Keys(), "")
+    check_replication(Keys(**COMPLETE, broker_role="SYNC_MASTER"), ETCD)
 
 
-@pytest.mark.parametrize("field", ["ha_member_name", "ha_members", "ha_secret_file"])
-def test_no_broker_accepts_the_keys_yet(field: str) -> None:
-    key = wire_name(field)
-    with pytest.raises(ConfigError, match=f"{key} is not a key"):
-        build(BrokerConfig, {key: "b-0"})
+def test_member_is_not_read_only() -> None:
+    stated = {"haMembers": MEMBERS, "haMemberName": "b-1", "haSecretFile": "/secret", "replicaRegister": ETCD}
+    assert build(BrokerConfig, stated)[0].members["b-1"][1] > 0
+    with pytest.raises(ConfigError, match="readOnly: a member of a group cannot be read-only"):
+        build(BrokerConfig, stated | {"readOnly": "true"})

@@ -63,7 +63,8 @@ def test_files_of_masters_with_asynchronous_slaves_work_unchanged(name: str) -> 
 @pytest.mark.parametrize("name", ["a", "b"])
 def test_synchronous_master_is_rejected(name: str) -> None:
     assert problems_of(f"2m-2s-sync-broker-{name}.properties") == [
-        "6: brokerRole=SYNC_MASTER: replication is not supported yet: use ASYNC_MASTER"
+        "brokerRole=SYNC_MASTER: responses cannot wait for replicas, since haMembers is empty: list all members of the"
+        " group, or use ASYNC_MASTER"
     ]
 
 
@@ -72,7 +73,7 @@ def test_synchronous_master_is_rejected(name: str) -> None:
 def test_slaves_are_rejected_with_both_keys(folder: str, name: str) -> None:
     assert problems_of(f"{folder}-broker-{name}-s.properties") == [
         "3: brokerId: 1 is out of range: slaves are not supported yet: use 0, or remove this broker",
-        "6: brokerRole=SLAVE: replication is not supported yet: use ASYNC_MASTER",
+        "6: brokerRole: 'SLAVE' is invalid: use one of ASYNC_MASTER, SYNC_MASTER",
     ]
 
 

@@ -6,6 +6,7 @@ import msgspec
 
 from delaymq.api_types.base import Answer, Body, FrozenAnswer, LeaseMs, Problem
 from delaymq.api_types.delay import Delay
+from delaymq.api_types.replication import Replication
 
 DrainMode = Literal["none", "withdraw", "refuse"]
 
@@ -102,6 +103,8 @@ class About(FrozenAnswer, frozen=True):
     """Every effective configuration key, except secrets."""
     delay: Delay = Delay()
     transactions: Transactions = Transactions()
+    replication: Replication | None = None
+    """None without replicas."""
 
 
 class UnconsumedRow(FrozenAnswer, frozen=True):

@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
-REPLICA_TIMEOUT_MS = 3_000
 """Default time that responses wait for replicas, as RocketMQ's slaveTimeout."""
 _SHOWN_CHARACTERS = 256
 """Maximum length of an unexpected error's text in a response."""
@@ -119,7 +118,6 @@ class Broker:
         self.waits_for_flush = config.flush_disk_type == "SYNC_FLUSH"
         self.waits_for_replicas = False
         """Whether responses wait until replicas have the message (SYNC_MASTER)."""
-        self.replica_timeout_ms = REPLICA_TIMEOUT_MS
         self.answers_wait = self.waits_for_flush
         """Whether responses wait for the disk, for replicas, or for both."""
         self._arrivals = parts.arrivals
@@ -139,9 +137,9 @@ class Broker:
             self.following.lead()
             self.following = None
 
-    def replicate(self, *, waits: bool, timeout_ms: int = REPLICA_TIMEOUT_MS) -> None:
-        """Set whether responses wait for replicas, and how long. The store's replicated offset is set separately."""
-        self.waits_for_replicas, self.replica_timeout_ms = waits, timeout_ms
+    def replicate(self, *, waits: bool) -> None:
+        """Set whether responses wait for replicas. The store's replicated offset is set separately."""
+        self.waits_for_replicas = waits
         self.answers_wait = self.waits_for_flush or waits
 
     def deferred(self, response: Response, until: int, late: Callable[[ResponseCode], Response]) -> Deferred:
@@ -152,7 +150,7 @@ class Broker:
         replicas = None
         if self.waits_for_replicas:
             replicas = ReplicaWait(
-                self.replica_timeout_ms,
+                self.config.slave_timeout,
                 late(ResponseCode.FLUSH_SLAVE_TIMEOUT),
                 late(ResponseCode.SLAVE_NOT_AVAILABLE),
             )

@@ -96,6 +96,15 @@ COMMANDS: Final[Mapping[str, Entry]] = {
         },
     ),
     "cluster": Group("Brokers and NameServers.", {"show": Leaf("cluster:show")}),
+    "replica": Group(
+        "Members of a replicated broker group.",
+        {
+            "status": Leaf("replica:status"),
+            "switchover": Leaf("replica:switchover"),
+            "promote": Leaf("replica:promote"),
+            "detach": Leaf("replica:detach"),
+        },
+    ),
     "store": Group(
         "Verify, inspect, export, back up and restore a store.",
         {

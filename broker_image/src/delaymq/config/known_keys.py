@@ -35,7 +35,7 @@ _ASIDE = {
         """,
     "settings of replication, which is not supported yet": """
         duplicationEnable haHousekeepingInterval haMasterAddress haSendHeartbeatInterval haSlaveFallbehindMax
-        haTransferBatchSize offsetCheckInSlave slaveTimeout
+        haTransferBatchSize offsetCheckInSlave
         """,
     "settings of RocketMQ's filter optimisations; here, messages are matched directly": """
         bitMapLengthConsumeQueueExt enableCalcFilterBitMap enableConsumeQueueExt expectConsumerNumUseFilter
@@ -87,7 +87,6 @@ NO_DLEDGER = "DLedger is not supported: remove the key"
 _NO_LIGHT_QUEUES = "light queues are not supported: set it to false"
 
 REFUSED = {
-    "brokerRole": _refusal("replication is not supported yet: use ASYNC_MASTER", "async_master"),
     "clusterTest": _refusal(
         "routes are not looked up in another environment's NameServer: set it to false, and add this NameServer to"
         " the namesrvAddr of that environment's brokers",

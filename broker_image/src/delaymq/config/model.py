@@ -11,6 +11,8 @@ from delaymq.config.checks import ip_address, parse_addresses, parse_hours
 from delaymq.config.errors import ConfigError
 from delaymq.config.fields import choice, flag, number, text, wire_name
 from delaymq.config.log_levels import parse_log_levels
+from delaymq.config.register_keys import RegisterKeys, check_register
+from delaymq.config.replication_keys import ReplicationKeys, check_replication
 from delaymq.config.tls_keys import ENFORCING, TlsClientKeys, TlsServerKeys, check_tls
 from delaymq.message.levels import DEFAULT_LEVELS, MAX_DELAY_MS, DelayLevels, delay_text
 
@@ -103,7 +105,7 @@ class _BrokerAddresses:
 
 # The keys of the last base come first where all are listed: addresses, TLS, then what stands here.
 @dataclass(frozen=True, kw_only=True)
-class BrokerConfig(TlsClientKeys, TlsServerKeys, _BrokerAddresses):
+class BrokerConfig(RegisterKeys, ReplicationKeys, TlsClientKeys, TlsServerKeys, _BrokerAddresses):
     """Configuration of a broker. Fields with `hot` in their metadata can be changed while the broker runs."""
 
     # Topics and groups
@@ -316,6 +318,10 @@ class BrokerConfig(TlsClientKeys, TlsServerKeys, _BrokerAddresses):
 
     def __post_init__(self) -> None:
         _check(self)
+        check_replication(self, self.replica_register)
+        check_register(self)
+        if self.members and self.read_only:
+            raise ConfigError("readOnly: a member of a group cannot be read-only: remove haMembers")
         longest_ms = max(self.levels.delays_ms)
         if longest_ms > self.timer_max_delay_sec * 1_000:
             raise ConfigError(

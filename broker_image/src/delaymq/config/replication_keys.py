@@ -1,7 +1,4 @@
-"""Keys of the links between the members of a replicated group.
-
-No broker has them yet: a broker that accepted them without replicating would be trusted with copies that do not exist.
-"""
+"""Keys of a replicated group: its members, what they promise, and when they take over."""
 
 from __future__ import annotations
 
@@ -11,8 +8,10 @@ from typing import Final
 
 from delaymq.config.checks import parse_address
 from delaymq.config.errors import ConfigError
-from delaymq.config.fields import text
+from delaymq.config.fields import choice, number, text
 
+ASYNC_MASTER: Final = "ASYNC_MASTER"
+SYNC_MASTER: Final = "SYNC_MASTER"
 MAX_MEMBERS: Final = 9
 """A group has one to five members; more may be listed while they are replaced."""
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
@@ -75,17 +74,62 @@ class ReplicationKeys:
         ours=True,
     )
 
+    broker_role: str = choice(
+        ASYNC_MASTER,
+        ASYNC_MASTER,
+        SYNC_MASTER,
+        about="whether responses to sends wait for replicas (SYNC_MASTER); the same on all members, since each of them"
+        " can become the master",
+    )
+    slave_timeout: int = number(
+        3_000, 100, 600_000, "ms after which a send that waits for replicas returns FLUSH_SLAVE_TIMEOUT", hot=True
+    )
+    min_in_sync_replicas: int = number(
+        1, 1, 5, "number of members in sync, with the master, below which sends are rejected", ours=True
+    )
+    replica_acknowledge: str = choice(
+        "Appended",
+        "Appended",
+        "Flushed",
+        about="what a member has of a message when it counts: a copy in memory, or on disk",
+        ours=True,
+    )
+    replica_failover: str = choice(
+        "Automatic",
+        "Automatic",
+        "Manual",
+        about="whether a replica takes over when the master is lost, or only by an order",
+        ours=True,
+    )
+    ha_replica_timeout_ms: int = number(
+        2_000, 500, 60_000, "ms without an acknowledgement after which the master waits for a replica no longer",
+        ours=True,
+    )  # fmt: skip
+    replica_lease_ms: int = number(
+        10_000, 3_000, 600_000, "ms after which a master that reaches neither the register nor its replicas stops",
+        ours=True,
+    )  # fmt: skip
+
     @property
     def members(self) -> dict[str, tuple[str, int]]:
         """Addresses of all members by name; empty without replication."""
         return parse_members(self.ha_members)
 
 
-def check_replication(keys: ReplicationKeys) -> None:
-    """Raise ConfigError for incomplete and contradicting keys."""
+def check_replication(keys: ReplicationKeys, register: str) -> None:
+    """Raise ConfigError for incomplete and contradicting keys; `register` is `replicaRegister`."""
     members = keys.members
     if not members:
-        for key, value in (("haMemberName", keys.ha_member_name), ("haSecretFile", keys.ha_secret_file)):
+        if keys.broker_role == SYNC_MASTER:
+            raise ConfigError(
+                "brokerRole=SYNC_MASTER: responses cannot wait for replicas, since haMembers is empty: list all members"
+                " of the group, or use ASYNC_MASTER"
+            )
+        for key, value in (
+            ("haMemberName", keys.ha_member_name),
+            ("haSecretFile", keys.ha_secret_file),
+            ("replicaRegister", register),
+        ):
             if value:
                 raise ConfigError(f"{key} is set, but haMembers is not: list all members of the group, or remove it")
         return
@@ -97,4 +141,14 @@ def check_replication(keys: ReplicationKeys) -> None:
         raise ConfigError(
             "haMembers is set, but haSecretFile is not: write at least 16 random characters to a file, the same on all"
             " members of the group, and set haSecretFile to its path"
+        )
+    if not register:
+        raise ConfigError(
+            "haMembers is set, but replicaRegister is not: name etcd or a Lease, which states which member is the"
+            " master, such as etcd:https://HOST:2379"
+        )
+    if keys.min_in_sync_replicas > len(members):
+        raise ConfigError(
+            f"minInSyncReplicas={keys.min_in_sync_replicas} exceeds the number of members in haMembers, {len(members)}:"
+            " all sends would be rejected"
         )

@@ -24,12 +24,13 @@ from delaymq.config.rewriting import rewrite
 FORBIDDEN_KEYS: Final = frozenset(
     """
     abortFile aclAdminNeedsTls aclConfigPath aclEnable brokerClusterName brokerConfigPath brokerIP1 brokerIP2 brokerId
-    brokerName configBlackList configStorePath fastPortEnable haListenPort haMasterAddress httpHost httpNames httpPort
-    httpToken httpTokenFile kvConfigPath listenHost listenPort namesrvAccountFile namesrvAclConfigPath namesrvAddr
+    brokerName configBlackList configStorePath fastPortEnable haListenPort haMasterAddress haMemberName haSecretFile
+    httpHost httpNames httpPort httpToken httpTokenFile kvConfigPath listenHost listenPort namesrvAccountFile
+    namesrvAclConfigPath namesrvAddr
     readOnlyCommitLogStorePaths rmqAddressServerDomain rmqAddressServerSubGroup rocketmqHome storeCheckpoint
     storePathCommitLog storePathConsumeQueue storePathDLedgerCommitLog storePathIndex storePathRootDir
     """.split()  # noqa: SIM905  (a list of twenty quoted words is harder to read)
-) | {"useTLS", *(key for key in keys_of(BrokerConfig) if key.startswith("tls."))}
+) | {"useTLS", *(key for key in keys_of(BrokerConfig) if key.startswith(("tls.", "replicaRegister")))}
 _ABOVE_THE_FILE = ("flag ", "variable ")
 
 

@@ -85,6 +85,11 @@ class Following:
         """Whether the master answered in this session."""
         return self.stage in (Stage.CUTTING, Stage.PERSISTING, Stage.LIVE)
 
+    @property
+    def is_counted(self) -> bool:
+        """Whether the master stated last that it counts this member."""
+        return self.stage is Stage.LIVE and self._counted_at >= 0
+
     # Beginning
 
     def on_accept(self, sender: str, accept: Accept) -> str:

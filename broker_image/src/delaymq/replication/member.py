@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import Enum
+from typing import NamedTuple
 
 from delaymq.replication.candidacy import Candidacy
 from delaymq.replication.effects import (
@@ -54,6 +55,16 @@ class Role(Enum):
     """It won an epoch, whose start is being written to disk."""
     MASTER = "master"
     FAILED = "failed"
+
+
+class ReplicaState(NamedTuple):
+    """A replica, as its master sees it."""
+
+    is_connected: bool
+    acknowledged: int
+    """Offset up to which it has acknowledged the log in this epoch."""
+    behind_ms: int
+    """Time since it is known to have had everything."""
 
 
 class Member:
@@ -143,6 +154,19 @@ class Member:
     def in_sync(self) -> frozenset[str]:
         """Return the members that are certain to be in sync, as this master knows; empty for other members."""
         return frozenset() if self._leading is None else frozenset(self._leading.in_sync())
+
+    def replicas(self) -> dict[str, ReplicaState]:
+        """Return the replicas of this master by name; empty for other members."""
+        peers = {} if self._leading is None else self._leading.peers
+        return {
+            name: ReplicaState(peer.session != 0, peer.acknowledged, max(0, self._local.now_ms - peer.caught_up_ms))
+            for name, peer in peers.items()
+        }
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether this member is the master, or the master stated last that it counts this replica."""
+        return self._leading is not None or self._following.is_counted
 
     def may_store(self) -> bool:
         """Return whether a send may be stored; otherwise, it is refused with 14."""

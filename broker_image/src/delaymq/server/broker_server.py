@@ -195,6 +195,8 @@ class BrokerServer:
     def _settings_changed(self, config: BrokerConfig) -> None:
         self._log_level(config)
         self.flow.apply(config)
+        if self.replica is not None:
+            self.replica.set_members(config.members)
 
     def _rules_changed(self) -> None:
         self.held_pulls.review()
@@ -233,6 +235,10 @@ class BrokerServer:
             problems.append("the ports are not open")
         if self.broker.store.failure is not None:
             problems.append(str(self.broker.store.failure))
+        if self.replica is not None:
+            problems += self.replica.problems()
+        if self.replica is not None and not self.replica.is_master:
+            return problems
         if not self.registration.is_registered:
             problems += [f"NameServer {link.address}: {link.problem}" for link in self.registration.links]
         return problems
@@ -250,6 +256,8 @@ class BrokerServer:
     async def stop(self) -> None:
         """Drain and close everything: flush the log, answer requests waiting for it, and write the files."""
         broker = self.broker
+        if self.replica is not None:
+            await self.replica.hand_over()
         broker.freeze()
         self.sessions.stop_reading()
         self.draining.stop()

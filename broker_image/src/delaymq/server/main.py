@@ -1,14 +1,17 @@
 """Server processes, called by the command line: start, log the addresses, wait for a signal, shut down cleanly."""
 
+from __future__ import annotations
+
 import asyncio
 import contextlib
 import gc
 import logging
 import os
 import signal
+import sys
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import uvloop
 
@@ -17,6 +20,9 @@ from delaymq.config.running import RunningSettings
 from delaymq.server.logs import output as logs
 from delaymq.throttled_log import fields
 from delaymq.transport.addresses import host_and_port
+
+if TYPE_CHECKING:
+    from delaymq.server.broker_server import BrokerServer
 
 EXIT_STOPPED: Final = 0
 EXIT_CANNOT_START: Final = 1
@@ -42,6 +48,34 @@ Started = tuple[_Server, Callable[[], list[Event]]]
 """A started server, and a function that returns its log events."""
 
 
+class Again:
+    """Request of a server to execute its process again, with its arguments, when it has stopped."""
+
+    def __init__(self) -> None:
+        self.is_requested = False
+        self.stop: asyncio.Event | None = None
+        """Event that ends the server; set when it starts."""
+        self._action: Callable[[], None] | None = None
+
+    def request(self, reason: str, action: Callable[[], None] | None) -> None:
+        """Stop the server, perform an action on its closed store, and execute the process again."""
+        self.is_requested, self._action = True, action
+        if self.stop is not None:
+            self.stop.set()
+
+    def execute(self) -> int:
+        """Perform the action, and replace the process. Returns an exit code if the action fails."""
+        try:
+            if self._action is not None:
+                self._action()
+        except Exception as error:
+            print(f"delaymq: cannot restart: {error}", file=sys.stderr)
+            return EXIT_FAILED
+        sys.stdout.flush()
+        sys.stderr.flush()
+        return os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+
+
 def run_broker(
     config: BrokerConfig,
     *,
@@ -54,12 +88,36 @@ def run_broker(
     logs.start_logs(config.log_format, config.log_level)
     from delaymq.server.broker_server import BrokerServer  # loaded only when needed
 
+    again = Again()
+
     async def start() -> Started:
-        server = BrokerServer.open(config, settings, http=http)
+        if config.members:
+            server = await _open_member(config, settings, again, http=http)
+        else:
+            server = BrokerServer.open(config, settings, http=http)
         await server.start()
         return server, lambda: _broker_events(server)
 
-    return _run(start, notes, facts)
+    code = _run(start, notes, facts, again)
+    return again.execute() if again.is_requested and code == EXIT_STOPPED else code
+
+
+async def _open_member(
+    config: BrokerConfig, settings: RunningSettings[BrokerConfig] | None, again: Again, *, http: bool
+) -> BrokerServer:
+    """Open a broker that is a member of a group."""
+    from delaymq.server.broker_server import BrokerServer
+    from delaymq.server.replication.joining import membership_of, register_of
+    from delaymq.server.replication.replica import Replica
+
+    membership, register = membership_of(config), await register_of(config)
+    try:
+        server = BrokerServer.open(config, settings, http=http, follows=True)
+    except BaseException:
+        await register.close()
+        raise
+    server.replica = Replica(server, membership, register, again.request)
+    return server
 
 
 def run_namesrv(
@@ -103,7 +161,12 @@ def run_standalone(
     return _run(start, notes, facts)
 
 
-def _run(start: Callable[[], Awaitable[Started]], notes: Sequence[str], facts: Sequence[str] = ()) -> int:
+def _run(
+    start: Callable[[], Awaitable[Started]],
+    notes: Sequence[str],
+    facts: Sequence[str] = (),
+    again: Again | None = None,
+) -> int:
     try:
         for note in notes:
             _logger.warning("%s", note)
@@ -111,7 +174,7 @@ def _run(start: Callable[[], Awaitable[Started]], notes: Sequence[str], facts: S
             _logger.info("%s", fact)
         runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
         try:
-            runner.run(_serve(start))
+            runner.run(_serve(start, again))
         finally:
             # Closing needs one more thread, which may be unavailable; the loop is closed in any case.
             with contextlib.suppress(RuntimeError):
@@ -137,12 +200,14 @@ def _refusals_to_start() -> tuple[type[Exception], ...]:
     return ServerError, StoreError, NamesrvError, AccessError
 
 
-async def _serve(start: Callable[[], Awaitable[Started]]) -> None:
+async def _serve(start: Callable[[], Awaitable[Started]], again: Again | None) -> None:
     from delaymq.server.resources import started
 
     gc.set_threshold(*GC_THRESHOLDS)  # the recovery of a store makes millions of objects, too
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
+    if again is not None:
+        again.stop = stop
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, _on_signal, stop, number)
     # HTTP is loaded in this thread when the server already responds; a lack of threads must fail the start earlier.

@@ -10,7 +10,6 @@ from delaymq.config.build import to_settings
 from delaymq.protocol.bodies import encode_settings
 
 _FACTS: Final = {
-    "brokerRole": "ASYNC_MASTER",
     "filterServerNums": "0",
     "useTLS": "false",
     "clientCallbackExecutorThreads": str(

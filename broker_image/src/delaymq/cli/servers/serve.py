@@ -61,6 +61,10 @@ def _serve_broker(found: ServerSettings, broker: Resolved[BrokerConfig], options
         from delaymq.server.main import run_broker
 
         return run_broker(broker.config, settings=settings, notes=notes, facts=facts)
+    if broker.config.members:
+        raise ConfigError(
+            "haMembers: `standalone` has no replicas: run `delaymq namesrv`, and `delaymq broker` for each member"
+        )
     from delaymq.server.main import run_standalone
 
     return run_standalone(

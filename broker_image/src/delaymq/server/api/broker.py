@@ -26,6 +26,7 @@ from delaymq.api_types.delay import Delay, Paused
 from delaymq.broker.admin import remaining
 from delaymq.broker.admin.drain import DrainMode
 from delaymq.config import to_settings
+from delaymq.server.api import replication
 from delaymq.server.api.routing import ApiError
 from delaymq.server.http.responses import decode_json, json_response, readiness
 from delaymq.server.log_reader import clean_text
@@ -112,6 +113,7 @@ class BrokerHttp:
             settings=to_settings(broker.config),
             delay=self._delay(),
             transactions=self._transactions(),
+            replication=None if server.replica is None else replication.state(server, server.replica),
         )
 
     def _transactions(self) -> Transactions:

@@ -28,11 +28,12 @@ from delaymq.api_types.forecast import Forecast
 from delaymq.api_types.groups import GroupDetails, Groups
 from delaymq.api_types.messages import MessageDetails, Messages
 from delaymq.api_types.pending import Pending, PendingMessages
+from delaymq.api_types.replication import Detachable, DetachBody, EpochBody, Replication, SwitchoverBody
 from delaymq.api_types.sends import DescribedSendBody, Sent
 from delaymq.api_types.store import Files, PinBody, PinHeld, PinReleased, Positions, Starts, Store
 from delaymq.api_types.topics import TopicDetails, Topics
 from delaymq.api_types.totals import Totals
-from delaymq.server.api import cluster, config, delay_settings, groups, log_level, openapi, topics, totals
+from delaymq.server.api import cluster, config, delay_settings, groups, log_level, openapi, replication, topics, totals
 from delaymq.server.api.broker import BrokerHttp
 from delaymq.server.api.delay import DelayHttp
 from delaymq.server.api.delay_changes import DelayChangesHttp
@@ -68,6 +69,36 @@ ROUTES: Final[tuple[Route, ...]] = (
         BrokerHttp.set_drain,
         Drain,
         body=DrainChange,
+    ),
+    get(
+        *("/api/v1/replication", "State of this member of a replicated group", replication.replication, Replication),
+        refusals=(404,),
+    ),
+    post(
+        *("/api/v1/replication/switchover", "Let a replica in sync take over"),
+        *(replication.switch_over, Replication),
+        body=SwitchoverBody,
+        status=202,
+        refusals=(404, 409),
+    ),
+    post(
+        *("/api/v1/replication/promote", "Let this replica take over, although messages may be lost"),
+        *(replication.promote, Replication),
+        body=EpochBody,
+        status=202,
+        refusals=(404, 409),
+    ),
+    post(
+        *("/api/v1/replication/prepare-detach", "Record that this replica does not take over until it has caught up"),
+        *(replication.prepare_detach, Detachable),
+        body=EpochBody,
+        refusals=(404, 409, 503),
+    ),
+    post(
+        *("/api/v1/replication/detach", "Let this master wait no longer for a replica that recorded a note"),
+        *(replication.detach, Replication),
+        body=DetachBody,
+        refusals=(404, 409),
     ),
     get("/api/v1/remaining", "Messages that consumers would lose without this broker", BrokerHttp.remaining, Remaining),
     post(

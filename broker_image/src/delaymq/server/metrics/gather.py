@@ -17,6 +17,7 @@ from delaymq.server.group_lag import lag_of
 from delaymq.server.log_reader import clean_text
 from delaymq.server.metrics import process_facts
 from delaymq.server.metrics.due_counts import DueCountsByTopic
+from delaymq.server.metrics.replication import ReplicationFacts, facts
 from delaymq.server.time_slices import TimeSlices
 from delaymq.store.disk.files import disk_space
 
@@ -61,6 +62,8 @@ class Gathered:
     members: dict[str, int] = field(default_factory=dict)
     next_due_ms: dict[int, int] = field(default_factory=dict)
     pins: dict[str, int] = field(default_factory=dict)
+    replication: ReplicationFacts | None = None
+    """None without replicas."""
     version: str = __version__
     disk_total_bytes: int = 0
     disk_free_bytes: int = 0
@@ -101,6 +104,8 @@ async def gather(server: "BrokerServer", due_counts: DueCountsByTopic | None = N
     await _gather_groups(gathered, broker, slices)
     for pin in broker.store.pins.report():
         gathered.pins[pin.holder] = pin.pinned_bytes
+    if server.replica is not None:
+        gathered.replication = facts(server.replica)
     gathered.tasks = len(asyncio.all_tasks())
     return gathered
 

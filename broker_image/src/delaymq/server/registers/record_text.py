@@ -58,8 +58,8 @@ def decode(text: str | bytes) -> Record:
     in_sync = frozenset(stored.in_sync)
     if len(in_sync) < len(stored.in_sync):
         raise RecordError("a member is listed twice in inSync")
-    if bool(stored.master) != (stored.epoch > 0):
-        raise RecordError(f"epoch {stored.epoch} and master {stored.master!r} contradict each other")
+    if stored.master and not stored.epoch:
+        raise RecordError(f"epoch 0 has the master {stored.master!r}")
     if stored.master and stored.master not in in_sync:
         raise RecordError(f"the master {stored.master!r} is not in inSync")
     return Record(stored.epoch, stored.master, stored.incarnation, in_sync)

@@ -1,4 +1,4 @@
 """Members of a replicated group: links over their broker ports (decision 67), and the driver of their state machine.
 
-The state machine is in `delaymq.replication`. No setting starts replication yet.
+The state machine is in `delaymq.replication`.
 """

@@ -22,12 +22,15 @@ from delaymq.replication.events import (
     ConnectionLost,
     Event,
     Flushed,
+    Order,
     Persisted,
+    PrepareDetach,
     Received,
     Tick,
     Trimmed,
 )
 from delaymq.replication.messages import Frame
+from delaymq.replication.model import Note
 from delaymq.server.registers.effects import perform
 from delaymq.server.replication.member_files import MemberFiles
 from delaymq.server.resources import started
@@ -40,12 +43,17 @@ if TYPE_CHECKING:
     from delaymq.store.message_store import MessageStore
 
 TICK_S: Final = 0.1
+DETACH_TIMEOUT_S: Final = 10.0
 RETRY_WRITE_S: Final = 1.0
 _FREQUENT: Final = (Appended, Flushed, Received)
 """Events that change no set of members."""
 
 _logger = logging.getLogger(__name__)
 _throttled = ThrottledLogger(_logger, now_ms)
+
+
+class OrderError(Exception):
+    """An order is refused; the text says why."""
 
 
 class Host(Protocol):
@@ -120,6 +128,12 @@ class Driver:
         self._in_sync: tuple[frozenset[str], bool] = (frozenset(), False)
         self._is_reporting_end = False
         self._stopped = False
+        self._refusal = ""
+        self._detaching: list[asyncio.Future[Note]] = []
+        self.failure = ""
+        """Why this member takes no part any more."""
+        self.register_problem = ""
+        """Why the last operation on the register failed; empty if it succeeded."""
 
     # Life cycle
 
@@ -165,6 +179,25 @@ class Driver:
             self._host.restart(f"replication cannot continue: {error}")
         finally:
             self._is_handling = False
+
+    def order(self, order: Order) -> str:
+        """Give an order. Returns the reason if it is refused, otherwise an empty text."""
+        self._refusal = ""
+        self.handle(order)
+        return "the process is about to restart" if self._stopped and not self._refusal else self._refusal
+
+    async def prepare_detach(self, epoch: int) -> Note:
+        """Record that this member is no candidate until it has caught up, and return the note.
+
+        Raises OrderError if the order is refused, or TimeoutError.
+        """
+        ready: asyncio.Future[Note] = self._loop.create_future()
+        self._detaching.append(ready)
+        reason = self.order(PrepareDetach(epoch))
+        if reason:
+            self._detaching.remove(ready)
+            raise OrderError(reason)
+        return await asyncio.wait_for(ready, DETACH_TIMEOUT_S)
 
     def _report_in_sync(self) -> None:
         state = self.member.in_sync(), self.member.may_store()
@@ -248,10 +281,16 @@ class Driver:
                 )
             case does.ReadyToDetach(note):
                 _logger.warning("this member is no candidate until it has caught up: %s", note)
+                for ready in self._detaching:
+                    if not ready.done():
+                        ready.set_result(note)
+                self._detaching.clear()
             case does.Refused(reason):
                 _logger.warning("refused an order: %s", reason)
+                self._refusal = reason
             case does.Failed(reason):
                 _logger.error("this member takes no part in replication: %s", reason)
+                self.failure = reason
 
     def _send_log(self, effect: does.SendLog) -> None:
         data = self._read(effect.start, effect.end)
@@ -283,6 +322,7 @@ class Driver:
 
     async def _operate(self, effect: does.ReadRegister | does.WriteRegister) -> None:
         event, reason = await perform(self.register, effect, self._register_timeout_s)
+        self.register_problem = reason
         if reason:
             _throttled.warning("the register of the group: %s", reason)
         self.handle(event)

@@ -156,6 +156,16 @@ class Links:
         if incoming is not None:
             self._end(incoming, reason)
 
+    @property
+    def others(self) -> tuple[str, ...]:
+        """Names of the other members."""
+        return tuple(sorted(self._links))
+
+    def is_connected(self, member: str) -> bool:
+        """Return whether messages can be sent to a member."""
+        link = self._links.get(member)
+        return link is not None and link.problem is None
+
     def problem(self, member: str) -> str | None:
         """Return why messages to a member cannot be sent; None if they can."""
         return self._links[member].problem

@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
+import time
 from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
 from delaymq.replication import Acknowledge, LogState, Member, Note, NoteKind, Role, Settings
+from delaymq.replication.events import MembersListed, SwitchOver
 from delaymq.replication.history import trimmed
 from delaymq.server.replication.driver import Driver
 from delaymq.server.replication.handshake import Identity
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
     from delaymq.server.replication.secret import GroupSecret
     from delaymq.server.requests.flushing import Flushing
 
+HAND_OVER_S: Final = 4.0
 _INCARNATION_BITS: Final = 31
 _LOG_SHORTENED: Final = ("torn-tail", "log-behind-end")
 """Corrections that ended the log before bytes of it: those of a record that was being written, or damaged ones."""
@@ -60,8 +64,6 @@ class Membership:
     """Addresses of all members."""
     secret: GroupSecret
     settings: Settings
-    slave_timeout_ms: int = 3_000
-    """Time that responses to sends wait for replicas."""
 
 
 class Replica:
@@ -73,9 +75,10 @@ class Replica:
         self._server = server
         self._broker = broker
         self._settings = membership.settings
-        self._slave_timeout_ms = membership.slave_timeout_ms
         self._restart_process = restart
+        self._name = membership.name
         self._is_restarting = False
+        self._is_ending = False
         self._is_held = False
         self._may_store = True
         self._files = MemberFiles(broker.store.own_files)
@@ -145,6 +148,21 @@ class Replica:
             return Acknowledge.APPENDED in (known.acknowledge, self._settings.acknowledge)
         return any(correction.what in _LOG_SHORTENED for correction in recovery.corrections)
 
+    def problems(self) -> list[str]:
+        """Return the reasons why this member is not ready, as sentences."""
+        member = self.driver.member
+        if self.driver.failure:
+            return [self.driver.failure]
+        if member.problem:
+            return [member.problem]
+        if member.role is Role.MASTER:
+            return [] if self._may_store else [f"fewer than {self._settings.min_in_sync} members are in sync"]
+        if member.is_counted:
+            return []
+        if self.driver.register_problem:
+            return [f"this replica is not in sync: {self.driver.register_problem}"]
+        return [f"this replica is not in sync with the master {member.master}" if member.master else "no master"]
+
     @property
     def is_master(self) -> bool:
         """Whether this member acts as the broker of the group."""
@@ -162,10 +180,39 @@ class Replica:
         self.links.start()
         self.driver.start()
 
+    async def hand_over(self) -> None:
+        """Let a replica take over before the process ends, if this member is the master. Takes up to 4 s."""
+        self._is_ending = True
+        ends_at = time.monotonic() + HAND_OVER_S
+        while self.is_master and time.monotonic() < ends_at:
+            targets = self.driver.member.in_sync() - {self._name}
+            if not targets:
+                return
+            if not self._is_held:
+                self._order_switchover(targets)
+            await asyncio.sleep(0.05)
+
+    def _order_switchover(self, targets: AbstractSet[str]) -> None:
+        """Hand over to one of these members, if one of them is connected."""
+        for target in sorted(targets):
+            if not self.driver.order(SwitchOver(target, self.driver.member.epoch)):
+                _logger.info("handing over to %s", target)
+                return
+
     async def stop(self) -> None:
         """Take part no longer."""
         await self.driver.stop()
         await self.links.stop()
+
+    @property
+    def is_held(self) -> bool:
+        """Whether requests are held for a switchover."""
+        return self._is_held
+
+    def set_members(self, members: Mapping[str, Address]) -> None:
+        """Replace the members, after a change of the settings."""
+        self.links.set_members(members)
+        self.driver.handle(MembersListed(frozenset(members)))
 
     def flushed(self) -> None:
         """Note that more of the log is on disk."""
@@ -180,7 +227,7 @@ class Replica:
     def lead(self, epoch: int) -> None:
         """Act as the broker of the group."""
         self._broker.lead()
-        self._broker.replicate(waits=self._settings.waits_for_replicas, timeout_ms=self._slave_timeout_ms)
+        self._broker.replicate(waits=self._settings.waits_for_replicas)
         self._broker.store.watch_appends(lambda record: self.driver.grown())
         self._server.lead()
         self.driver.grown()
@@ -236,7 +283,7 @@ class Replica:
 
     def restart(self, reason: str, action: Callable[[], None] | None = None) -> None:
         """Restart the process, after an action on the closed store."""
-        if not self._is_restarting:
+        if not (self._is_restarting or (self._is_ending and action is None)):
             self._is_restarting = True
             _logger.warning("restarting as a replica: %s", reason)
             self._restart_process(reason, action)

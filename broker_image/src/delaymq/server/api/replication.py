@@ -1,0 +1,128 @@
+"""Handlers of /api/v1/replication: the state of a member, and orders of an administrator."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from delaymq.api_types.replication import (
+    Detachable,
+    DetachBody,
+    EpochBody,
+    GroupMember,
+    Note,
+    Register,
+    Replication,
+    SwitchoverBody,
+)
+from delaymq.replication import Note as CoreNote
+from delaymq.replication import NoteKind, Role
+from delaymq.replication.events import Detach, Promote, SwitchOver
+from delaymq.server.api.routing import Api, ApiError
+from delaymq.server.replication.driver import OrderError
+from delaymq.transport.addresses import host_and_port
+
+if TYPE_CHECKING:
+    from delaymq.replication.events import Order
+    from delaymq.server.broker_server import BrokerServer
+    from delaymq.server.replication.replica import Replica
+
+_ROLES: Final = {
+    Role.MASTER: "Master",
+    Role.FOLLOWER: "Replica",
+    Role.STARTING: "Starting",
+    Role.FAILED: "Failed",
+}
+
+
+async def replication(api: Api) -> Replication:
+    """GET /api/v1/replication: return the state of this member and of its group."""
+    return state(api.server, _replica(api.server))
+
+
+async def switch_over(api: Api, body: SwitchoverBody) -> Replication:
+    """POST /api/v1/replication/switchover: let a replica in sync take over."""
+    return _order(api, SwitchOver(body.target, body.epoch))
+
+
+async def promote(api: Api, body: EpochBody) -> Replication:
+    """POST /api/v1/replication/promote: take over, although confirmed messages may be lost."""
+    return _order(api, Promote(body.epoch))
+
+
+async def prepare_detach(api: Api, body: EpochBody) -> Detachable:
+    """POST /api/v1/replication/prepare-detach: record that this member is no candidate until it has caught up."""
+    try:
+        note = await _replica(api.server).driver.prepare_detach(body.epoch)
+    except OrderError as error:
+        raise ApiError(409, "refused", str(error)) from None
+    except TimeoutError:
+        raise ApiError(503, "busy", "the note could not be written in time: try again") from None
+    return Detachable(note=_note(note))
+
+
+async def detach(api: Api, body: DetachBody) -> Replication:
+    """POST /api/v1/replication/detach: wait no longer for a member that has recorded a note."""
+    note = CoreNote(NoteKind(body.note.kind), body.note.epoch, body.note.serial)
+    return _order(api, Detach(body.member, body.epoch, note))
+
+
+def state(server: BrokerServer, replica: Replica) -> Replication:
+    """Return the state of a member."""
+    member, config, problems = replica.driver.member, server.config, replica.problems()
+    log, register_problem = member.log, replica.driver.register_problem
+    in_sync = member.in_sync()
+    return Replication(
+        cluster=config.broker_cluster_name,
+        group=config.broker_name,
+        member=config.ha_member_name,
+        role=_ROLES[member.role],  # type: ignore[arg-type]
+        epoch=member.epoch,
+        master=config.ha_member_name if member.role is Role.MASTER else member.master,
+        register=Register(reachable=not register_problem, problem=register_problem),
+        mode=config.broker_role,  # type: ignore[arg-type]
+        acknowledge=config.replica_acknowledge,  # type: ignore[arg-type]
+        failover=config.replica_failover,  # type: ignore[arg-type]
+        min_in_sync=config.min_in_sync_replicas,
+        in_sync=tuple(sorted(in_sync)),
+        begin=log.begin,
+        end=log.end,
+        flushed=min(log.flushed, log.end),
+        confirmed=log.confirmed,
+        note=None if log.note is None else _note(log.note),
+        held=replica.is_held,
+        problem="; ".join(problems),
+        members=tuple(_member(name, server, replica, in_sync) for name in sorted(server.broker.config.members)),
+    )
+
+
+def _member(name: str, server: BrokerServer, replica: Replica, in_sync: frozenset[str]) -> GroupMember:
+    host, port = server.broker.config.members[name]
+    log, known = replica.driver.member.log, replica.driver.member.replicas().get(name)
+    own = name == server.config.ha_member_name
+    return GroupMember(
+        name=name,
+        address=host_and_port(host, port),
+        connected=own or replica.links.is_connected(name),
+        in_sync=name in in_sync,
+        acknowledged=known.acknowledged if known else None,
+        behind_bytes=max(0, log.end - known.acknowledged) if known else None,
+        behind_ms=known.behind_ms if known else None,
+    )
+
+
+def _replica(server: BrokerServer) -> Replica:
+    if server.replica is None:
+        raise ApiError(404, "not_replicated", "this broker has no replicas: haMembers is empty")
+    return server.replica
+
+
+def _order(api: Api, order: Order) -> Replication:
+    replica = _replica(api.server)
+    reason = replica.driver.order(order)
+    if reason:
+        raise ApiError(409, "refused", reason)
+    return state(api.server, replica)
+
+
+def _note(note: CoreNote) -> Note:
+    return Note(kind=note.kind.value, epoch=note.epoch, serial=note.serial)
