@@ -14,6 +14,7 @@ from delaymq.server.api.routes import ROUTES
 from delaymq.server.metrics.exposition import Snapshot
 from delaymq.server.metrics.gather import Gathered
 from delaymq.server.metrics.namesrv import NamesrvFamilies
+from delaymq.server.metrics.replication_facts import ReplicationFacts
 from delaymq.server.requests.flushing import FlushTimes
 from prometheus_client.core import Metric
 
@@ -33,7 +34,8 @@ def anchors_of(path: Path) -> set[str]:
 
 
 def metrics_of_the_code() -> set[str]:
-    return names_of(Snapshot(Gathered(Server())).collect())  # type: ignore[arg-type]
+    gathered = Gathered(Server(), replication=ReplicationFacts())  # type: ignore[arg-type]
+    return names_of(Snapshot(gathered).collect())
 
 
 def metrics_of_name_servers() -> set[str]:

@@ -41,6 +41,7 @@ def test_text_of_a_record_is_canonical() -> None:
     assert encode(Record(0, "", 0, frozenset("ba"))) == (
         '{"version":1,"epoch":0,"master":"","incarnation":0,"inSync":["a","b"]}'
     )
+    assert decode(encode(Record(8, "", 0, frozenset("a")))) == Record(8, "", 0, frozenset("a"))
 
 
 @pytest.mark.parametrize(
@@ -60,7 +61,6 @@ def test_text_of_a_record_is_canonical() -> None:
         with_member("epoch", "2147483648"),
         with_member("epoch", "1e400"),
         with_member("epoch", "0"),
-        with_member("master", '""'),
         with_member("master", "null"),
         with_member("master", '"broker-a-2"'),
         with_member("master", '"broker a"'),

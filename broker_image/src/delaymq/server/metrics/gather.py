@@ -17,7 +17,7 @@ from delaymq.server.group_lag import lag_of
 from delaymq.server.log_reader import clean_text
 from delaymq.server.metrics import process_facts
 from delaymq.server.metrics.due_counts import DueCountsByTopic
-from delaymq.server.metrics.replication import ReplicationFacts, facts
+from delaymq.server.metrics.replication_facts import ReplicationFacts, facts
 from delaymq.server.time_slices import TimeSlices
 from delaymq.store.disk.files import disk_space
 

@@ -3,52 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from prometheus_client.core import Metric
 
 from delaymq.server.metrics.families import counters, gauge, gauges
-
-if TYPE_CHECKING:
-    from delaymq.server.replication.replica import Replica
-
-
-@dataclass(frozen=True)
-class ReplicationFacts:
-    """State of a member at one moment."""
-
-    epoch: int
-    is_master: bool
-    is_ready: bool
-    in_sync: int
-    unconfirmed_bytes: int
-    is_register_reachable: bool
-    behind_bytes: dict[str, float]
-    behind_s: dict[str, float]
-    received_bytes: dict[str, float]
-    sent_bytes: dict[str, float]
-    dropped: dict[str, float]
-
-
-def facts(replica: Replica) -> ReplicationFacts:
-    """Return the state of a member, on the loop's thread."""
-    member, driver, links = replica.driver.member, replica.driver, replica.links
-    log, replicas = member.log, member.replicas()
-    counts = {name: links.counts(name) for name in links.others}
-    return ReplicationFacts(
-        epoch=member.epoch,
-        is_master=replica.is_master,
-        is_ready=not replica.problems(),
-        in_sync=len(member.in_sync()),
-        unconfirmed_bytes=max(0, log.end - log.confirmed),
-        is_register_reachable=not driver.register_problem,
-        behind_bytes={name: max(0, log.end - each.acknowledged) for name, each in replicas.items()},
-        behind_s={name: each.behind_ms / 1_000 for name, each in replicas.items()},
-        received_bytes={name: each.received_bytes for name, each in counts.items()},
-        sent_bytes={name: each.sent_bytes for name, each in counts.items()},
-        dropped={name: each.dropped_messages for name, each in counts.items()},
-    )
+from delaymq.server.metrics.replication_facts import ReplicationFacts
 
 
 def families(known: ReplicationFacts | None) -> Iterator[Metric]:
