@@ -46,6 +46,20 @@ def test_pull_returns_confirmed_messages_only(harness: Harness) -> None:
     assert [record.body for record in harness.pulled(offset=3)] == [b"3", b"4"]
 
 
+@pytest.mark.parametrize(("offset", "code"), [(4, 19), (5, 19), (6, 21)])
+def test_consumer_that_read_more_than_a_new_master_knows_as_confirmed_keeps_its_offset(
+    harness: Harness, offset: int, code: int
+) -> None:
+    response = harness.pull(offset=offset)
+    assert not isinstance(response, Held)
+    assert response.code == code
+    assert (int(response.fields["nextBeginOffset"]) == offset) == (code == ResponseCode.PULL_NOT_FOUND)
+    harness.broker.set_replicated(0)
+    response = harness.pull(offset=offset)
+    assert not isinstance(response, Held)
+    assert response.code == code
+
+
 def test_held_pull_is_notified_when_replicas_have_the_message(harness: Harness) -> None:
     arrived: list[tuple[str, int, int]] = []
     harness.broker.watch_arrivals(

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from delaymq.protocol.codes import ResponseCode
+from delaymq.protocol.codes import RequestCode, ResponseCode
+from delaymq.protocol.command import request_command
 from delaymq.replication import NoteKind, Settings
 from delaymq.replication.events import SwitchOver
 from delaymq.server.broker_server import BrokerServer
@@ -40,6 +41,34 @@ def test_group_without_any_message_continues_after_all_members_restarted(tmp_pat
             await until(lambda: group.register.record.epoch > epoch)
             master = await group.in_sync("a", "b")
             assert (await (await BrokerPeer.connect(master.port)).send("T", b"first")).code == ResponseCode.SUCCESS
+
+    run(scenario)
+
+
+def test_restarted_replica_does_not_reset_the_offsets_of_consumers(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with replicated(tmp_path / "g", "ab", QUICK) as group:
+            peer = await BrokerPeer.connect(group["a"].port)
+            for number in range(5):
+                assert (await peer.send("T", b"%d" % number)).code == ResponseCode.SUCCESS
+            assert (await peer.pull("T", 0)).code == ResponseCode.SUCCESS
+            await group["b"].stop()
+            await group["b"].start()
+            peer = await BrokerPeer.connect(group["b"].port)
+            # A response that the offset has moved would let the consumer begin again.
+            assert (await peer.pull("T", 5, wait_ms=100)).code == ResponseCode.SERVICE_NOT_AVAILABLE
+            place: dict[str, Any] = {"topic": "T", "queueId": "0"}
+            for code, more in (
+                (RequestCode.GET_MAX_OFFSET, {}),
+                (RequestCode.GET_MIN_OFFSET, {}),
+                (RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, {"timestamp": "0"}),
+                (RequestCode.QUERY_CONSUMER_OFFSET, {"consumerGroup": "G"}),
+            ):
+                response = await peer.connection.request(request_command(code, place | more))
+                if code == RequestCode.QUERY_CONSUMER_OFFSET and response.code == ResponseCode.SUCCESS:
+                    assert "offset" not in response.fields, "a Java client asks again"
+                else:
+                    assert response.code == ResponseCode.SERVICE_NOT_AVAILABLE
 
     run(scenario)
 

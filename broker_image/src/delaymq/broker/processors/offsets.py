@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from delaymq.blocking_steps import BlockingSteps
 from delaymq.broker.groups.offset_commits import NOT_KEPT
-from delaymq.broker.requests.errors import system_error
+from delaymq.broker.requests.errors import not_of_replicas, system_error
 from delaymq.broker.requests.results import TimeSliced, first_step
 from delaymq.message import names
 from delaymq.protocol.bodies import CorrectionOffsets, DelayOffsets
@@ -49,6 +49,11 @@ def query_consumer_offset(broker: Broker, session: Session, command: Command) ->
     A new group starts at 0 if the start of the queue is recent. Otherwise the client decides.
     """
     header = QueryConsumerOffsetRequestHeader.from_fields(command.fields)
+    if broker.following is not None:
+        if command.language == "JAVA":
+            # After an error, RocketMQ's Java consumers start at one end of the queue. After this response they retry.
+            return Response(ResponseCode.SUCCESS, not_of_replicas().remark)
+        raise not_of_replicas()
     offset = broker.offsets.get(header.topic, header.consumer_group, header.queue_id)
     if offset is None or offset < 0:
         store = broker.store
@@ -78,21 +83,30 @@ def update_consumer_offset(broker: Broker, session: Session, command: Command) -
     return Response()
 
 
+def _require_master(broker: Broker) -> None:
+    """Refuse to state the ends of a queue that a replica may know only in part: consumers would start there."""
+    if broker.following is not None:
+        raise not_of_replicas()
+
+
 def search_offset(broker: Broker, session: Session, command: Command) -> Response:
     """Handle SEARCH_OFFSET_BY_TIMESTAMP (29): return the offset of the message that was stored nearest to a time."""
     header = SearchOffsetRequestHeader.from_fields(command.fields)
+    _require_master(broker)
     return _offset(broker.store.offset_by_time(header.topic, header.queue_id, header.timestamp))
 
 
 def get_max_offset(broker: Broker, session: Session, command: Command) -> Response:
     """Handle GET_MAX_OFFSET (30): return the offset of the next entry."""
     header = GetMaxOffsetRequestHeader.from_fields(command.fields)
+    _require_master(broker)
     return _offset(broker.store.queue_bounds(header.topic, header.queue_id)[1])
 
 
 def get_min_offset(broker: Broker, session: Session, command: Command) -> Response:
     """Handle GET_MIN_OFFSET (31): return the offset of the oldest entry."""
     header = GetMinOffsetRequestHeader.from_fields(command.fields)
+    _require_master(broker)
     return _offset(broker.store.queue_bounds(header.topic, header.queue_id)[0])
 
 

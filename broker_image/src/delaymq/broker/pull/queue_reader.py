@@ -114,6 +114,9 @@ def read_queue(broker: PullLimits, topic: str, queue_id: int, offset: int, max_c
     """Return records from `offset` on with RocketMQ's status. Only confirmed records are visible."""
     store = broker.store
     low, high = store.queue_bounds(topic, queue_id)
+    if high < offset <= store.stored_bounds(topic, queue_id)[1]:
+        # A new master knows only later how much was confirmed: the consumer may have read it from the former one.
+        return Pulled(OVERFLOW_ONE, offset, low, high, b"", 0)
     if high == 0:
         return Pulled(NO_MESSAGE_IN_QUEUE, 0, low, high, b"", 0)
     if offset < low:
