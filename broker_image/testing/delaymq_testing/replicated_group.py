@@ -23,18 +23,32 @@ SEGMENT_BYTES = 1 << 18
 
 
 class MemoryRegister:
-    """A linearizable register; while it is down, reads fail and the outcome of writes is unknown."""
+    """A linearizable register, without a record if there are no founders.
+
+    While it is down, reads fail and the outcome of writes is unknown.
+    """
 
     def __init__(self, *founders: str, is_down: bool = False) -> None:
         self.version = 1
-        self.record = Record(0, "", 0, frozenset(founders))
+        self.content = Record(0, "", 0, frozenset(founders)) if founders else None
         self.is_down = is_down
+
+    def delete(self) -> None:
+        """Delete the record."""
+        self.version += 1
+        self.content = None
+
+    @property
+    def record(self) -> Record:
+        """The content, which must be a record."""
+        assert self.content is not None
+        return self.content
 
     async def read(self, timeout_s: float) -> Content:
         await asyncio.sleep(0)
         if self.is_down:
             raise RegisterError("the register is down")
-        return Content(str(self.version), self.record)
+        return Content(str(self.version), self.content)
 
     async def write(self, record: Record, expected: str, timeout_s: float) -> Outcome:
         await asyncio.sleep(0)
@@ -43,7 +57,7 @@ class MemoryRegister:
         if expected != str(self.version):
             return Conflict()
         self.version += 1
-        self.record = record
+        self.content = record
         return Written(str(self.version))
 
     async def close(self) -> None:
@@ -138,9 +152,12 @@ class Group:
         masters = [member for member in self.members.values() if member.is_master]
         return max(masters, key=lambda each: each.replica.driver.member.epoch, default=None)
 
+    def _is_in_sync(self, names: frozenset[str]) -> bool:
+        return self.register.content is not None and self.register.content.in_sync == names
+
     async def in_sync(self, *names: str) -> GroupMember:
         """Wait until exactly these members are in sync, and return the master."""
-        await until(lambda: self.register.record.in_sync == frozenset(names) and self.master is not None)
+        await until(lambda: self._is_in_sync(frozenset(names)) and self.master is not None)
         assert self.master is not None
         return self.master
 

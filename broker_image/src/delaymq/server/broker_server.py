@@ -195,7 +195,7 @@ class BrokerServer:
     def _settings_changed(self, config: BrokerConfig) -> None:
         self._log_level(config)
         self.flow.apply(config)
-        if self.replica is not None:
+        if self.replica is not None and config.members:
             self.replica.set_members(config.members)
 
     def _rules_changed(self) -> None:

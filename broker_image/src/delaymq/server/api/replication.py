@@ -14,6 +14,7 @@ from delaymq.api_types.replication import (
     Replication,
     SwitchoverBody,
 )
+from delaymq.config.replication_keys import ASYNC_MASTER, SYNC_MASTER
 from delaymq.replication import Note as CoreNote
 from delaymq.replication import NoteKind, Role
 from delaymq.replication.events import Detach, Promote, SwitchOver
@@ -69,20 +70,21 @@ async def detach(api: Api, body: DetachBody) -> Replication:
 def state(server: BrokerServer, replica: Replica) -> Replication:
     """Return the state of a member."""
     member, config, problems = replica.driver.member, server.config, replica.problems()
+    settings = replica.settings
     log, register_problem = member.log, replica.driver.register_problem
     in_sync = member.in_sync()
     return Replication(
         cluster=config.broker_cluster_name,
         group=config.broker_name,
-        member=config.ha_member_name,
+        member=replica.name,
         role=_ROLES[member.role],  # type: ignore[arg-type]
         epoch=member.epoch,
-        master=config.ha_member_name if member.role is Role.MASTER else member.master,
+        master=replica.name if member.role is Role.MASTER else member.master,
         register=Register(reachable=not register_problem, problem=register_problem),
-        mode=config.broker_role,  # type: ignore[arg-type]
-        acknowledge=config.replica_acknowledge,  # type: ignore[arg-type]
-        failover=config.replica_failover,  # type: ignore[arg-type]
-        min_in_sync=config.min_in_sync_replicas,
+        mode=SYNC_MASTER if settings.waits_for_replicas else ASYNC_MASTER,
+        acknowledge=settings.acknowledge.value,
+        failover=settings.failover.value,
+        min_in_sync=settings.min_in_sync,
         in_sync=tuple(sorted(in_sync)),
         begin=log.begin,
         end=log.end,
@@ -91,14 +93,14 @@ def state(server: BrokerServer, replica: Replica) -> Replication:
         note=None if log.note is None else _note(log.note),
         held=replica.is_held,
         problem="; ".join(problems),
-        members=tuple(_member(name, server, replica, in_sync) for name in sorted(server.broker.config.members)),
+        members=tuple(_member(name, replica, in_sync) for name in sorted(replica.members)),
     )
 
 
-def _member(name: str, server: BrokerServer, replica: Replica, in_sync: frozenset[str]) -> GroupMember:
-    host, port = server.broker.config.members[name]
+def _member(name: str, replica: Replica, in_sync: frozenset[str]) -> GroupMember:
+    host, port = replica.members[name]
     log, known = replica.driver.member.log, replica.driver.member.replicas().get(name)
-    own = name == server.config.ha_member_name
+    own = name == replica.name
     return GroupMember(
         name=name,
         address=host_and_port(host, port),

@@ -74,9 +74,11 @@ class Replica:
         broker = server.broker
         self._server = server
         self._broker = broker
-        self._settings = membership.settings
+        self.settings = membership.settings
         self._restart_process = restart
-        self._name = membership.name
+        self.name = membership.name
+        self.members = dict(membership.members)
+        """Addresses of all members."""
         self._is_restarting = False
         self._is_ending = False
         self._is_held = False
@@ -145,7 +147,7 @@ class Replica:
         recovery = self._broker.store.recovery
         if not recovery.clean and known.boot_id != boot_id():
             # What the kernel had not written yet is gone.
-            return Acknowledge.APPENDED in (known.acknowledge, self._settings.acknowledge)
+            return Acknowledge.APPENDED in (known.acknowledge, self.settings.acknowledge)
         return any(correction.what in _LOG_SHORTENED for correction in recovery.corrections)
 
     def problems(self) -> list[str]:
@@ -156,7 +158,7 @@ class Replica:
         if member.problem:
             return [member.problem]
         if member.role is Role.MASTER:
-            return [] if self._may_store else [f"fewer than {self._settings.min_in_sync} members are in sync"]
+            return [] if self._may_store else [f"fewer than {self.settings.min_in_sync} members are in sync"]
         if member.is_counted:
             return []
         if self.driver.register_problem:
@@ -175,17 +177,20 @@ class Replica:
         self._broker.set_replicated(self.driver.member.log.confirmed)
         # With the note: a clean stop before the member has recorded it again would hide its cause.
         await asyncio.get_running_loop().run_in_executor(
-            None, self._files.write_replica, self._note, self._settings.acknowledge
+            None, self._files.write_replica, self._note, self.settings.acknowledge
         )
         self.links.start()
         self.driver.start()
 
     async def hand_over(self) -> None:
-        """Let a replica take over before the process ends, if this member is the master. Takes up to 4 s."""
+        """Let a replica take over before the process ends, if this member is the master.
+
+        Waits up to 4 s, for a replica in sync to connect as well. Without replicas in sync, it returns immediately.
+        """
         self._is_ending = True
         ends_at = time.monotonic() + HAND_OVER_S
         while self.is_master and time.monotonic() < ends_at:
-            targets = self.driver.member.in_sync() - {self._name}
+            targets = self.driver.member.in_sync() - {self.name}
             if not targets:
                 return
             if not self._is_held:
@@ -194,9 +199,11 @@ class Replica:
 
     def _order_switchover(self, targets: AbstractSet[str]) -> None:
         """Hand over to one of these members, if one of them is connected."""
+        replicas = self.driver.member.replicas()
         for target in sorted(targets):
-            if not self.driver.order(SwitchOver(target, self.driver.member.epoch)):
+            if target in replicas and replicas[target].is_connected:
                 _logger.info("handing over to %s", target)
+                self.driver.order(SwitchOver(target, self.driver.member.epoch))
                 return
 
     async def stop(self) -> None:
@@ -211,6 +218,9 @@ class Replica:
 
     def set_members(self, members: Mapping[str, Address]) -> None:
         """Replace the members, after a change of the settings."""
+        if members == self.members:
+            return
+        self.members = dict(members)
         self.links.set_members(members)
         self.driver.handle(MembersListed(frozenset(members)))
 
@@ -219,7 +229,7 @@ class Replica:
         self.driver.flushed()
 
     def _flush_soon(self) -> None:
-        if self._settings.acknowledge is Acknowledge.FLUSHED:
+        if self.settings.acknowledge is Acknowledge.FLUSHED:
             self._server.flushing.request()
 
     # Host of the driver
@@ -227,7 +237,7 @@ class Replica:
     def lead(self, epoch: int) -> None:
         """Act as the broker of the group."""
         self._broker.lead()
-        self._broker.replicate(waits=self._settings.waits_for_replicas)
+        self._broker.replicate(waits=self.settings.waits_for_replicas)
         self._broker.store.watch_appends(lambda record: self.driver.grown())
         self._server.lead()
         self.driver.grown()
@@ -248,7 +258,7 @@ class Replica:
         _logger.info("members in sync: %s", ", ".join(sorted(members)))
         self._may_store = may_store
         self._server.flushing.in_sync = len(members)
-        self._server.flushing.min_in_sync = self._settings.min_in_sync
+        self._server.flushing.min_in_sync = self.settings.min_in_sync
         self._refuse_if_necessary()
 
     def _refuse_if_necessary(self) -> None:
@@ -257,7 +267,7 @@ class Replica:
         if self._is_held:
             refusal = "the broker is about to hand over to a replica: try again"
         elif not self._may_store:
-            refusal = f"fewer than {self._settings.min_in_sync} members of the group are in sync: try again"
+            refusal = f"fewer than {self.settings.min_in_sync} members of the group are in sync: try again"
         self._broker.store.refuse_all(refusal)
 
     def confirm(self, offset: int) -> None:
@@ -277,9 +287,9 @@ class Replica:
     def store_failed(self, reason: str) -> None:
         """Restart with a note, so that the other members take over: the disk may lack what it accepted."""
         note = self.driver.member.log.note
-        if note is None and self._settings.acknowledge is Acknowledge.APPENDED:
+        if note is None and self.settings.acknowledge is Acknowledge.APPENDED:
             note = Note(NoteKind.LOST_TAIL, 0, 0)
-        self.restart(reason, partial(self._files.write_replica, note, self._settings.acknowledge))
+        self.restart(reason, partial(self._files.write_replica, note, self.settings.acknowledge))
 
     def restart(self, reason: str, action: Callable[[], None] | None = None) -> None:
         """Restart the process, after an action on the closed store."""
