@@ -153,7 +153,7 @@ test-long-kind: cluster ## slow scenarios on kind clusters; the cost of an idle 
 	$(call suite,long-kind) $(BIN)/python -m pytest e2e/kind --long -m long --junitxml=$(REPORTS)/long-kind.xml
 
 bench: $(DEV) ## compare DelayMQ with RocketMQ's broker, as ratios (about 60 minutes; see bench/README.md)
-	PYTHONPATH=e2e:broker_image/testing $(BIN)/python -m harness.isolated -- $(BIN)/python bench/run.py
+	PYTHONPATH=e2e:broker_image/testing:operator/testing $(BIN)/python -m harness.isolated -- $(BIN)/python bench/run.py
 
 bench-hostile: $(DEV) ## effect of hostile clients on an honest one: errors, p50 and p99, memory, descriptors (about 20 minutes, two processors)
 	PYTHONPATH=e2e:broker_image/testing $(BIN)/python -m harness.isolated -- $(BIN)/python bench/hostile.py

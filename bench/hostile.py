@@ -1,8 +1,9 @@
 """Effect of a hostile client on an honest one: `python bench/hostile.py [--seconds 60] [--only NAME …]`.
 
 A broker with access control has one processor to itself. The hostile client, with an ordinary account, and the honest
-client (hostile_honest.py) share the other processor; the honest client, which works at a fixed rate, has the higher
-priority. After each attack, the broker is restarted on the same store. Prints a table and writes it to bench/results/.
+client (hostile_load/honest.py) share the other processor. The honest client, which works at a fixed rate, has the
+higher priority. After each attack, the broker is restarted on the same store. Prints a table and writes it to
+bench/results/.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ from pathlib import Path
 from typing import Any
 
 from harness import isolation
-from hostile_attacks import ATTACKS, HOST, World
-from hostile_run import run
+from hostile_load.attacks import ATTACKS, HOST, World
+from hostile_load.running import run
 from proc import memory_mib
 
 RULES = """accounts:
@@ -150,7 +151,7 @@ class Honest:
     """The honest client, connected."""
 
     def __init__(self, ports: Ports, seconds: float, options: argparse.Namespace) -> None:
-        program = Path(__file__).parent / "hostile_honest.py"
+        program = Path(__file__).parent / "hostile_load" / "honest.py"
         command = ["taskset", "-c", str(options.client_processor), sys.executable, str(program)]
         arguments = [*command, *map(str, (options.host, ports.broker, ports.namesrv, seconds, options.rate))]
         self._process = subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)

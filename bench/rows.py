@@ -138,6 +138,21 @@ def transaction_processor_row(threads: int) -> Row:
     return Row(f"transactions_{threads}_cpu", "transactions", title, "µs/transaction", "lower", "ratio ≤ 1")
 
 
+def replicated_rows(mode: str) -> tuple[Row, Row, Row, Row]:
+    """Return the rows of sends with a replica: rate, processor time of the master and of the replica, p99."""
+    title = f"sync send, 8 threads, 1024 B, {mode} with a replica"
+    name = f"replicas_{mode.partition('_')[0].lower()}"
+    return (
+        Row(f"{name}_rate", "replicas", title, "messages/s", "higher", "ratio ≥ 1"),
+        Row(f"{name}_cpu", "replicas", f"{title}: processor of the master", "µs/message", "lower", "ratio ≤ 1"),
+        Row(f"{name}_replica_cpu", "replicas", f"{title}: processor of the replica", "µs/message", "lower"),
+        Row(f"{name}_p99", "replicas", f"{title}: p99", "ms", "lower"),
+    )
+
+
+CATCH_UP = Row("catch_up", "replicas", "replica with an empty volume: log received", "MiB/s", "higher")
+REPLICA_MEMORY = Row("replica_memory", "replicas", "the same: RssAnon of the replica", "MiB", "lower")
+
 CLIENT_LATENCY_P50 = Row("client_latency_p50", "client", "client: send to receive, p50", "ms", "lower")
 CLIENT_LATENCY_P99 = Row("client_latency_p99", "client", "client: send to receive, p99", "ms", "lower")
 CLIENT_LATENCY_PROCESSOR = Row(
@@ -146,7 +161,8 @@ CLIENT_LATENCY_PROCESSOR = Row(
 
 GROUPS = (
     "start", "idle", *SEND_GROUPS, "consume", "tls", "filtered", "transactions", "latency", "memory", "delay",
-    "timed", "burst", "overdue", "overdue-timed", "pending", "pending-level", "recovery", "rebuild", "client",
+    "timed", "burst", "overdue", "overdue-timed", "pending", "pending-level", "recovery", "rebuild", "replicas",
+    "client",
 )  # fmt: skip
 TIMED_GROUPS = frozenset({"timed", "burst", "overdue-timed", "pending"})
 """Groups with timed messages. RocketMQ has these since version 5."""

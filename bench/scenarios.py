@@ -15,6 +15,7 @@ from typing import Any
 import backlog
 import delays
 import proc
+import replicas
 import rows
 from crash.load import JVM_OPTIONS, LoadProgram
 from harness.commitlog import log_end
@@ -291,5 +292,6 @@ SCENARIOS: dict[str, tuple[Scenario, frozenset[str]]] = {
     "pending": (backlog.pending_timed, frozenset({"pending"})),
     "pending-level": (backlog.pending_levels, frozenset({"pending-level"})),
     "recovery": (recovery, frozenset({"recovery", "rebuild"})),
+    "replicas": (replicas.replicas, frozenset({"replicas"})),
     "client": (clients, frozenset({"client"})),
 }

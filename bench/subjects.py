@@ -13,6 +13,7 @@ import proc
 from crash.load import LoadError, LoadProgram
 from harness.brokers import SMALL_HEAP, Cluster, OurCluster, RealCluster, RealCluster5, RealNameServer
 from harness.errors import HarnessError
+from harness.pairs import OurPair, Pair, RealPair
 from tls import ServerKeys
 
 Kind = Literal["ours", "real"]
@@ -76,7 +77,8 @@ def contenders(pythons: Sequence[str], against: str) -> list[Contender]:
 class Subject:
     """A broker with a new store, and its load program; a context manager.
 
-    With `timers`, the real broker is that of RocketMQ 5.3, because 4.9 has no timed messages.
+    With `is_pair`, it has a replica. With `timers`, the real broker is that of RocketMQ 5.3, because 4.9 has no timed
+    messages.
     """
 
     def __init__(
@@ -86,13 +88,18 @@ class Subject:
         *,
         tls: ServerKeys | None = None,
         timers: bool = False,
+        is_pair: bool = False,
         **settings: str,
     ) -> None:
         self.kind = contender.kind
         self.load = load
         config = {**SETTINGS, **settings}
         self.cluster: Cluster
-        if self.kind == "ours":
+        if is_pair and self.kind == "ours":
+            self.cluster = OurPair(config=config, launcher=(contender.python, "-m", "delaymq"))
+        elif is_pair:
+            self.cluster = RealPair(config=config, jvm_options=REAL_JVM_OPTIONS)
+        elif self.kind == "ours":
             self.cluster = _ours(config, tls, contender.python)
         elif timers:
             self.cluster = RealCluster5(config={**TIMER_SETTINGS, **config}, jvm_options=REAL_JVM_OPTIONS)
@@ -107,6 +114,12 @@ class Subject:
             self.load.call("forget", namesrv=self.cluster.namesrv_address)
         finally:
             self.cluster.close()
+
+    @property
+    def pair(self) -> Pair:
+        """The cluster, which has a replica."""
+        assert isinstance(self.cluster, Pair)
+        return self.cluster
 
     @property
     def pid(self) -> int:

@@ -119,6 +119,58 @@ def test_unauthenticated_epoch_is_ignored(world: World) -> None:
     assert world.broker(address="10.0.0.1:10911").register("T").code == 0
 
 
+TOKENS = {"groupTokens": "0123456789abcdef" * 2 + "," + "f" * 32}
+
+
+def member(world: World, number: int, epoch: int, tokens: dict[str, str] = TOKENS) -> BrokerPeer:
+    address = f"10.0.0.{number}"
+    return world.broker(address=f"{address}:10911", host=address, more={"epoch": str(epoch), **tokens})
+
+
+def test_promoted_member_replaces_the_master_of_its_group_immediately(world: World) -> None:
+    first = member(world, 1, 1)
+    first.register("T")
+    assert member(world, 2, 2, {"groupTokens": "f" * 32}).register("T").code == 0
+    assert addresses(world) == {"0": "10.0.0.2:10911"}
+    answer = first.register("T")
+    assert answer.code == 1
+    assert "is registered with epoch 2: a replica was promoted" in str(answer.remark)
+    assert member(world, 3, 2).register("T").code == 1
+
+
+@pytest.mark.parametrize("tokens", [{}, {"groupTokens": ""}, {"groupTokens": "e" * 32}])
+def test_stranger_takes_over_no_group(world: World, tokens: dict[str, str]) -> None:
+    member(world, 1, 3).register("T")
+    assert member(world, 66, 9, tokens).register("T").code == 1
+    assert member(world, 1, 9, tokens).register("T").code == 1
+    assert member(world, 66, 9, tokens).register("T").code == 1
+    assert member(world, 2, 4).register("T").code == 0
+
+
+def test_stranger_that_repeats_a_registration_makes_no_group_of_it(world: World) -> None:
+    broker = world.broker(address="10.0.0.1:10911", host="10.0.0.1")
+    broker.register("T")
+    repeated = world.broker(address="10.0.0.1:10911", host="10.0.0.66", more={"epoch": "1", **TOKENS})
+    assert repeated.register("T").code == 0
+    assert member(world, 66, 2).register("T").code == 1
+    assert broker.register("T").code == 0
+
+
+def test_broker_that_gets_replicas_becomes_the_master_of_its_group(world: World) -> None:
+    world.broker(address="10.0.0.1:10911", host="10.0.0.1").register("T")
+    world.now_ms += HELD_MS
+    restarted = member(world, 1, 1)
+    restarted.register("T")
+    assert member(world, 2, 2).register("T").code == 0
+
+
+@pytest.mark.parametrize("tokens", ["x" * 32, "a" * 31, ",".join(str(n) * 32 for n in range(5)), "A" * 32])
+def test_invalid_tokens_are_rejected(world: World, tokens: str) -> None:
+    answer = member(world, 1, 1, {"groupTokens": tokens}).register("T")
+    assert answer.code == 1
+    assert answer.remark == "groupTokens must have at most 4 tokens of 32 hexadecimal digits"
+
+
 def test_time_is_measured_by_a_monotonic_clock(world: World) -> None:
     wall_ms = [10_000_000]
     world.server.now_ms = lambda: wall_ms[0]

@@ -1,7 +1,8 @@
 """Ownership of broker names and ids without signatures: by the address of the last registration, for 45 s.
 
 It proves nothing, but prevents a second broker of the same name, or a stranger, from taking over the clients of a live
-broker (docs/decisions/0040-bind-broker-names-to-accounts.md).
+broker (docs/decisions/0040-bind-broker-names-to-accounts.md). Members of a replicated group know common tokens, so a
+promoted replica replaces the former master immediately.
 """
 
 from __future__ import annotations
@@ -40,7 +41,9 @@ class Claim:
     signed: bool
     """Whether it was signed by an account."""
     epoch: int = 0
-    """Increases when a replica is promoted; 0 for unsigned registrations."""
+    """Increases when a replica is promoted; 0 for registrations without a signature and tokens."""
+    tokens: frozenset[str] = frozenset()
+    """What only members of the broker's replicated group know."""
     seen_ms: int = 0
     """Time by a monotonic clock."""
     hold_ms: int = HOLD_MS
@@ -83,6 +86,8 @@ class Ownership:
     def took(self, claim: Claim) -> None:
         """Record an accepted registration."""
         before = self._claims.get(claim.place)
+        if self._young(before, claim.seen_ms) is not None and before is not None:
+            claim = self._of_group(before, claim)
         if before is not None and before.address == claim.address:
             claim = _continued(before, claim)
         elif self._young(before, claim.seen_ms) is not None and before is not None:
@@ -93,6 +98,15 @@ class Ownership:
         self._claims[claim.place] = claim
         self._at[claim.address] = claim.place
         self.shares.add(claim.payer)
+
+    def _of_group(self, before: Claim, claim: Claim) -> Claim:
+        """Return a claim with the group of the one before, unless a member or the only host and connection changes it.
+
+        A stranger may repeat a registration, and must not make itself a member by that.
+        """
+        if claim.signed or not claim.tokens.isdisjoint(before.tokens) or self._is_alone(before, claim):
+            return claim
+        return replace(claim, tokens=before.tokens, epoch=before.epoch)
 
     def saw(self, place: Place, address: str, session_id: int, now_ms: int) -> None:
         """Record a sign of life without a registration, over a registering connection."""
@@ -120,13 +134,16 @@ class Ownership:
     def _check_name(self, claim: Claim, known: Claim | None) -> None:
         if known is None:
             return
-        if claim.epoch < known.epoch:
+        is_member = not claim.tokens.isdisjoint(known.tokens)
+        epoch = claim.epoch if claim.signed or is_member else 0
+        if epoch < known.epoch:
             raise OwnedError(
                 ResponseCode.SYSTEM_ERROR,
                 f"broker {_named(claim.place)} is registered with epoch {known.epoch}: a replica was promoted and has"
-                f" replaced this broker (epoch {claim.epoch}); stop this broker",
+                f" replaced this broker (epoch {epoch}); stop this broker",
             )
-        if known.address != claim.address and not claim.signed:
+        is_promoted = is_member and epoch > known.epoch
+        if known.address != claim.address and not claim.signed and not is_promoted:
             raise OwnedError(
                 ResponseCode.SYSTEM_ERROR,
                 f"broker {_named(claim.place)} is registered at {known.address}: change this broker's brokerName, or"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Final
 
 from delaymq.message.ids import address_of, network_of
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
     from delaymq.namesrv.nameserver import NameServer
     from delaymq.namesrv.session import NamesrvSession
 
+MAX_TOKENS: Final = 4
+"""Maximum number of secrets of a group."""
+_TOKEN: Final = re.compile(r"[0-9a-f]{32}")
 MAX_NAME_CHARACTERS: Final = 255
 """Limit of a broker's name, cluster and address: the maximum length of a host name."""
 
@@ -34,14 +38,15 @@ def register_broker(server: NameServer, session: NamesrvSession, command: Comman
     """103: register or renew a broker, with all or some of its topics."""
     header = RegisterBrokerRequestHeader.from_fields(command.fields)
     registration = _registration(header, command.body)
-    vouched = server.is_vouched(command)
+    vouched, tokens = server.is_vouched(command), _tokens(header)
     claim = Claim(
         place=(registration.name, registration.broker_id),
         address=registration.address,
         session_id=session.id,
         host=address_of(session.remote_host),
         signed=vouched,
-        epoch=(header.epoch or 0) if vouched else 0,
+        epoch=(header.epoch or 0) if vouched or tokens else 0,
+        tokens=tokens,
         seen_ms=server.steady_ms(),
         payer=SIGNED if vouched else network_of(session.remote_host),
     )
@@ -63,6 +68,15 @@ def register_broker(server: NameServer, session: NamesrvSession, command: Comman
         fields=answer.to_fields(),
         body=KVTable(order_settings).encode() if order_settings is not None else b"",
     )
+
+
+def _tokens(header: RegisterBrokerRequestHeader) -> frozenset[str]:
+    """Return the tokens of a group; raise RequestError if they are invalid."""
+    tokens = frozenset((header.group_tokens or "").split(",")) - {""}
+    if len(tokens) > MAX_TOKENS or any(not _TOKEN.fullmatch(token) for token in tokens):
+        remark = f"groupTokens must have at most {MAX_TOKENS} tokens of 32 hexadecimal digits"
+        raise RequestError(ResponseCode.SYSTEM_ERROR, remark)
+    return tokens
 
 
 def _take(server: NameServer, registration: Registration, claim: Claim) -> tuple[str | None, str | None]:

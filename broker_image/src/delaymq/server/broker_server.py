@@ -29,7 +29,7 @@ from delaymq.server.jobs.drain_lease import DrainLease
 from delaymq.server.listening import BACKLOG, Ports, port_of
 from delaymq.server.logs.output import LevelFollower
 from delaymq.server.long_requests import LongRequests
-from delaymq.server.registration import Registration
+from delaymq.server.registration import GroupClaim, Registration
 from delaymq.server.replication.member_files import refuse_members_store
 from delaymq.server.requests.client_requests import ClientRequests
 from delaymq.server.requests.client_session import ClientSession
@@ -169,8 +169,9 @@ class BrokerServer:
             self._http = await module.broker_http(self, self._ports.http)
         self.flow.begin()
 
-    def lead(self) -> None:
-        """Deliver delayed messages, and register with the NameServers."""
+    def lead(self, epoch: int = 0, tokens: tuple[str, ...] = ()) -> None:
+        """Deliver delayed messages, and register with the NameServers; with an epoch as master of a group."""
+        self.registration.group = GroupClaim(epoch, tokens)
         self.clock.start()
         self.registration.start()
 

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from msgspec import structs
 
@@ -36,6 +36,16 @@ MAX_ANNOUNCED_AT_ONCE: Final = 16
 _logger = logging.getLogger(__name__)
 
 
+class GroupClaim(NamedTuple):
+    """What a master states about its replicated group, so that NameServers replace the former one immediately."""
+
+    epoch: int
+    tokens: tuple[str, ...]
+
+
+NO_GROUP: Final = GroupClaim(0, ())
+
+
 class NameServerLink:
     """Connection to one NameServer. Its task runs until it is cancelled."""
 
@@ -46,8 +56,10 @@ class NameServerLink:
         port: int,
         account: RegistrationAccount,
         leads: Callable[["NameServerLink"], bool] = lambda link: True,
+        group: Callable[[], "GroupClaim"] = lambda: NO_GROUP,
     ) -> None:
         """`leads` returns whether this NameServer's order configuration is used, as those of NameServers may differ."""
+        self._group = group
         self.address = host_and_port(host, port)
         self.registered = False
         """Whether this NameServer has accepted a registration since startup."""
@@ -122,7 +134,7 @@ class NameServerLink:
         if keys is not None and keys != self._signed_by:
             await self._account.sign_requests(connection, keys, timeout_ms)
             self._signed_by = keys
-        command = register_command(broker, broker.register_body())
+        command = register_command(broker, broker.register_body(), self._group())
         answer = await connection.request(command, broker.config.register_broker_timeout_mills)
         if answer.code != ResponseCode.SUCCESS:
             raise RequestError(answer.code, answer.remark or "the registration was rejected")
@@ -203,8 +215,13 @@ class Registration:
     def __init__(self, broker: "Broker", name_servers: tuple[tuple[str, int], ...]) -> None:
         self._broker = broker
         self._account = RegistrationAccount(broker.config.namesrv_account_file)
-        self.links = [NameServerLink(broker, host, port, self._account, self._leads) for host, port in name_servers]
+        self.links = [
+            NameServerLink(broker, host, port, self._account, self._leads, lambda: self.group)
+            for host, port in name_servers
+        ]
         self._tasks: list[asyncio.Task[None]] = []
+        self.group = NO_GROUP
+        """What the registrations state about the broker's replicated group."""
         self._changed: dict[str, TopicConfig] = {}
         self._told_soon = False
 
@@ -238,7 +255,7 @@ class Registration:
         changed, self._changed = self._changed, {}
         command_body = self._broker.register_body(changed)
         for link in self.links:
-            link.announce(register_command(self._broker, command_body))
+            link.announce(register_command(self._broker, command_body, self.group))
 
     async def unregister(self) -> None:
         """Unregister the broker from all NameServers."""
@@ -258,7 +275,7 @@ class Registration:
             task.cancel()
 
 
-def register_command(broker: "Broker", body: bytes) -> Command:
+def register_command(broker: "Broker", body: bytes, group: "GroupClaim" = NO_GROUP) -> Command:
     """Return request 103 with this body."""
     config = broker.config
     header = RegisterBrokerRequestHeader(
@@ -269,6 +286,8 @@ def register_command(broker: "Broker", body: bytes) -> Command:
         config.broker_id,
         config.compressed_register,
         body_crc32(body),
+        group.epoch or None,
+        ",".join(group.tokens) or None,
     )
     return request_command(RequestCode.REGISTER_BROKER, header.to_fields(), body)
 

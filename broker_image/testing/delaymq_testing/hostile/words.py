@@ -111,6 +111,7 @@ TEXTS: Final[dict[str, list[str]]] = {
     "clusterName": ["C", "DefaultCluster", ""],
     "cluster": ["C", "DefaultCluster"],
     "haServerAddr": ["10.0.0.1:10912", ""],
+    "groupTokens": ["", "0123456789abcdef" * 2, "f" * 32 + "," + "0" * 32],
     "namespace": ["N", "ORDER_TOPIC_CONFIG", "", "x" * 300],
     "key": ["k", "Orders", "", "x" * 300],
     "value": ["v", "b:4", "", "x" * 5_000],

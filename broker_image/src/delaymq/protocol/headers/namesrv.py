@@ -15,7 +15,11 @@ class RegisterBrokerRequestHeader(Header):
     compressed: bool | None = None
     body_crc32: Int32 | None = None
     epoch: Int64 | None = None
-    """DelayMQ only: rises with each promotion of a replica; used only in signed registrations."""
+    """DelayMQ only: rises with each promotion of a replica; used in registrations that are signed or have a token."""
+    group_tokens: str | None = None
+    """DelayMQ only: what members of a replicated group know, in hexadecimal, separated by commas. The NameServer keeps
+    them, and accepts another member's registration with one of them and a higher epoch.
+    """
 
 
 class RegisterBrokerResponseHeader(Header):

@@ -48,8 +48,8 @@ class Server(Protocol):
     flushing: Flushing
     boot_id: str
 
-    def lead(self) -> None:
-        """Deliver delayed messages, and register with the NameServers."""
+    def lead(self, epoch: int, tokens: tuple[str, ...]) -> None:
+        """Deliver delayed messages, and register with the NameServers, in an epoch and with what members know."""
 
     def hold(self, *, held: bool) -> None:
         """Hold all requests, or handle those that were held."""
@@ -77,6 +77,7 @@ class Replica:
         self.settings = membership.settings
         self._restart_process = restart
         self.name = membership.name
+        self._secret = membership.secret
         self.members = dict(membership.members)
         """Addresses of all members."""
         self._is_restarting = False
@@ -239,7 +240,8 @@ class Replica:
         self._broker.lead()
         self._broker.replicate(waits=self.settings.waits_for_replicas)
         self._broker.store.watch_appends(lambda record: self.driver.grown())
-        self._server.lead()
+        config = self._broker.config
+        self._server.lead(epoch, self._secret.tokens(config.broker_cluster_name, config.broker_name))
         self.driver.grown()
 
     def stop_leading(self, reason: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hmac
 import logging
 from pathlib import Path
 from typing import Final
@@ -39,6 +40,11 @@ class GroupSecret:
         self._path = Path(path)
         self._signature, self.values = _read(self._path)
         self._problem = ""
+
+    def tokens(self, cluster: str, group: str) -> tuple[str, ...]:
+        """Return what only members know, one for each secret, for registrations with NameServers."""
+        about = "\0".join(("DelayMQ name server", cluster, group)).encode()
+        return tuple(hmac.digest(secret, about, "sha256")[:16].hex() for secret in self.values)
 
     @property
     def first(self) -> bytes:

@@ -1,7 +1,7 @@
 """The honest client during an attack: it sends and pulls at a fixed rate, and verifies the messages that it reads.
 
-`python bench/hostile_honest.py HOST PORT NAMESRV_PORT SECONDS RATE` connects, prints `ready`, waits for a line, works,
-and prints a line of JSON. Latency is measured from the time at which a request was due, so that it includes the
+`python bench/hostile_load/honest.py HOST PORT NAMESRV_PORT SECONDS RATE` connects, prints `ready`, waits for a line,
+works, and prints a line of JSON. Latency is measured from the time at which a request was due, so that it includes the
 requests that a stalled broker delays.
 """
 

@@ -1,6 +1,6 @@
 """Attacks of a hostile client at full speed, with frames built byte by byte.
 
-Each attack is an endless sequence of frames for the connections that hostile_run.py keeps busy. It gets a `World`
+Each attack is an endless sequence of frames for the connections that running.py keeps busy. It gets a `World`
 (addresses, rules) and can first send requests on a separate connection.
 """
 

@@ -7,7 +7,7 @@ import selectors
 import socket
 import time
 
-from hostile_attacks import Attack, World, stolen_names
+from hostile_load.attacks import Attack, World, stolen_names
 
 MAX_UNSENT = 64
 """Maximum number of unsent frames per connection."""

@@ -1,0 +1,1 @@
+"""The hostile client and the honest one of bench/hostile.py."""

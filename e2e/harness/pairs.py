@@ -1,0 +1,185 @@
+"""Two copies of a broker: DelayMQ's members with a register in etcd, or RocketMQ's master and slave."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import time
+import urllib.error
+import urllib.request
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from delaymq_operator_testing.api_server import find_programs
+from registers.etcd_processes import EtcdCluster
+
+from harness import java, ports
+from harness.brokers import (
+    BROKER_NAME,
+    CLUSTER_NAME,
+    HOST,
+    HTTP_TIMEOUT_S,
+    SMALL_HEAP,
+    START_TIMEOUT_S,
+    Cluster,
+    RealCluster,
+    _directories,
+    write_properties,
+)
+from harness.errors import HarnessError
+from harness.processes import ServerProcess
+
+POLL_S = 0.05
+
+
+class Pair(Cluster, ABC):
+    """A cluster whose broker has one replica. `broker` and `store_path` are those of the master."""
+
+    replica: ServerProcess
+    replica_path: Path
+
+    @abstractmethod
+    def start_replica(self) -> None:
+        """Start the replica, if it is not running, without waiting until it has the log."""
+
+    def empty_replica(self) -> None:
+        """Kill the replica, and remove its store."""
+        self.replica.kill()
+        shutil.rmtree(self.replica_path)
+
+
+class OurPair(Pair):
+    """A NameServer, etcd, and two members, of which the first one is the master."""
+
+    def __init__(
+        self,
+        *,
+        config: Mapping[str, str] | None = None,
+        launcher: Sequence[str] = (sys.executable, "-m", "delaymq"),
+    ) -> None:
+        super().__init__(config=config)
+        self.replica_path = self.base_path / "replica"
+        (self.base_path / "secret").write_text("a secret of the tests")
+        self._etcd = EtcdCluster(find_programs().etcd, self.base_path)
+        command = [*launcher, "namesrv", "--listen-port", str(self.namesrv_port)]
+        command += ["--store-path", str(self.base_path / "namesrv")]
+        self._namesrv = ServerProcess("namesrv", command, self.base_path / "namesrv.log", environment={})
+        self._ports = {"a": self.listen_port, "b": ports.free_broker_port()}
+        self._http_ports = {name: ports.free_port() for name in self._ports}
+        self._members = {name: self._member(name, launcher) for name in self._ports}
+        self.replica = self._members["b"]
+
+    def _member(self, name: str, launcher: Sequence[str]) -> ServerProcess:
+        store = self.store_path if name == "a" else self.replica_path
+        own = {
+            "brokerName": BROKER_NAME,
+            "brokerClusterName": CLUSTER_NAME,
+            "namesrvAddr": self.namesrv_address,
+            "listenPort": str(self._ports[name]),
+            "httpPort": str(self._http_ports[name]),
+            "storePathRootDir": str(store),
+            "haMemberName": name,
+            "haMembers": ";".join(f"{each}={HOST}:{port}" for each, port in self._ports.items()),
+            "haSecretFile": str(self.base_path / "secret"),
+            "replicaRegister": f"etcd:{','.join(self._etcd.urls)}",
+        }
+        file = write_properties(self.base_path / f"{name}.conf", {**self.config, **own})
+        command = [*launcher, "broker", "-c", str(file)]
+        return ServerProcess(f"member {name}", command, self.base_path / f"{name}.log", environment={})
+
+    @property
+    def broker(self) -> ServerProcess:
+        return self._members["a"]
+
+    def start(self) -> None:
+        if not self._namesrv.is_running:
+            self._namesrv.start()
+            self._etcd.__enter__()
+        for process in self._members.values():
+            if not process.is_running:
+                process.start()
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while len(self._state("a").get("inSync", ())) < 2:
+            state = self._state("b")
+            if state.get("role") == "Master" and len(state["inSync"]) == 2:
+                self._switch_over(state["epoch"])
+            if time.monotonic() > deadline:
+                raise HarnessError(f"the group is not in sync: {self._state('a')}\n{self.broker.log_tail()}")
+            time.sleep(POLL_S)
+
+    def start_replica(self) -> None:
+        if not self.replica.is_running:
+            self.replica.start()
+
+    def _state(self, name: str) -> dict[str, Any]:
+        url = f"http://{HOST}:{self._http_ports[name]}/api/v1/replication"
+        try:
+            with urllib.request.urlopen(url, timeout=HTTP_TIMEOUT_S) as answer:
+                state: dict[str, Any] = json.load(answer)
+                return state
+        except (urllib.error.URLError, OSError, ValueError):
+            return {}
+
+    def _switch_over(self, epoch: int) -> None:
+        body = json.dumps({"target": "a", "epoch": epoch}).encode()
+        url = f"http://{HOST}:{self._http_ports['b']}/api/v1/replication/switchover"
+        request = urllib.request.Request(url, body, {"Content-Type": "application/json"})
+        try:
+            urllib.request.urlopen(request, timeout=HTTP_TIMEOUT_S).close()
+        except (urllib.error.URLError, OSError):
+            return
+
+    def close(self) -> None:
+        for process in (*self._members.values(), self._namesrv):
+            process.kill()
+        self._etcd.__exit__()
+        shutil.rmtree(self.base_path, ignore_errors=True)
+
+
+class RealPair(RealCluster, Pair):
+    """RocketMQ's NameServer, master and slave."""
+
+    def __init__(self, *, config: Mapping[str, str] | None = None, jvm_options: Sequence[str] = SMALL_HEAP) -> None:
+        super().__init__(config=config, jvm_options=jvm_options)
+        self.replica_path = self.base_path / "replica"
+        port = ports.free_broker_port()
+        own = {
+            **self.config,
+            "brokerName": BROKER_NAME,
+            "brokerClusterName": CLUSTER_NAME,
+            "brokerId": "1",
+            "brokerRole": "SLAVE",
+            "brokerIP1": HOST,
+            "brokerIP2": HOST,
+            "listenPort": str(port),
+            "haListenPort": str(port + 1),
+            "namesrvAddr": self.namesrv_address,
+            "storePathRootDir": str(self.replica_path),
+            "storePathCommitLog": str(self.replica_path / "commitlog"),
+        }
+        file = write_properties(self.base_path / "replica.conf", own)
+        home = self.base_path / "replica-home"
+        home.mkdir()
+        options = [*jvm_options, *_directories(home)]
+        main_class = "org.apache.rocketmq.broker.BrokerStartup"
+        command = java.command(java.class_path(self.profile), main_class, "-c", str(file), options=options)
+        self.replica = ServerProcess("the real slave", command, self.base_path / "replica.log", environment={})
+
+    def start(self) -> None:
+        super().start()
+        self.start_replica()
+
+    def start_replica(self) -> None:
+        if not self.replica.is_running:
+            seen_bytes = self.replica.log_size_bytes()
+            self.replica.start()
+            self.replica.wait_until(
+                lambda: "boot success" in self.replica.log_since(seen_bytes), timeout_s=START_TIMEOUT_S
+            )
+
+    def close(self) -> None:
+        self.replica.kill()
+        super().close()
