@@ -45,6 +45,8 @@ class Following:
         self._confirmed = 0
         self._counted_at = -1
         """Offset that was confirmed when the master last stated that it counts this member; otherwise -1."""
+        self.was_counted = False
+        """Whether any master has counted this process."""
 
     @property
     def is_settled(self) -> bool:
@@ -165,6 +167,7 @@ class Following:
         self._heard_ms = self._local.now_ms
         self._confirmed = max(self._confirmed, frame.confirmed)
         self._counted_at = frame.confirmed if frame.counted else -1
+        self.was_counted |= frame.counted
         if frame.data and frame.start == self._expected:
             self._expected += len(frame.data)
             self._appending += 1

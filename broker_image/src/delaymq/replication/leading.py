@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from delaymq.replication.effects import Disconnect, HoldAppends, Send, SendLog
 from delaymq.replication.events import Detach
-from delaymq.replication.local import Local
+from delaymq.replication.local import Local, incarnation_of
 from delaymq.replication.messages import Accept, Ack, Begun, Follow, HandOver
 from delaymq.replication.model import Record, SendAnswer
 from delaymq.replication.register import RegisterView
@@ -48,8 +48,8 @@ class Leading:
         self.peers = {name: Peer(caught_up_ms=silent.get(name, local.now_ms)) for name in others}
         self.detached: set[str] = set()
         """Members of the in-sync set whose notes state that they are no candidates."""
-        self._spent: set[int] = set()
-        """Notes that members may have cleared since."""
+        self._spent: dict[str, dict[int, int]] = {}
+        """By member and incarnation: serial up to which its notes may have been cleared since."""
         self.target = ""
         """Target of a switchover in progress."""
         self._held_ms = 0
@@ -156,11 +156,17 @@ class Leading:
 
     def _frame(self, name: str, peer: Peer, start: int) -> None:
         counted = name in self.required()
-        if counted and peer.note:
-            self._spent.add(peer.note)
+        if counted:
+            self._spend(name, peer)
         peer.beaten_ms = self._local.now_ms
         confirmed = self._local.log.confirmed
         self._local.emit(SendLog(name, self.epoch, peer.session, start, peer.sent, confirmed, counted))
+
+    def _spend(self, name: str, peer: Peer) -> None:
+        """Note that the replica may clear its note: sessions and notes of a process have ascending numbers."""
+        spent = self._spent.setdefault(name, {})
+        for serial in (peer.session, peer.note):
+            spent[incarnation_of(serial)] = max(serial, spent.get(incarnation_of(serial), 0))
 
     # Time
 
@@ -239,7 +245,8 @@ class Leading:
         """Stop waiting for a member. Returns the reason if the order is refused."""
         if order.member == self._local.name or order.member not in self.required():
             return f"{order.member} is not waited for"
-        if order.note.epoch != self.epoch or order.note.serial in self._spent:
+        serial = order.note.serial
+        if order.note.epoch != self.epoch or serial <= self._spent.get(order.member, {}).get(incarnation_of(serial), 0):
             return f"{order.member} may be a candidate again: repeat both orders"
         self.detached.add(order.member)
         self.confirm()

@@ -9,6 +9,11 @@ from delaymq.replication.history import History
 from delaymq.replication.model import LogState, Note, Settings
 
 
+def incarnation_of(serial: int) -> int:
+    """Return the incarnation that made a serial."""
+    return serial >> 32
+
+
 @dataclass(slots=True)
 class Local:
     """A member, as its parts see it."""

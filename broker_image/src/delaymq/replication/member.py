@@ -294,7 +294,7 @@ class Member:
         elif isinstance(order, PrepareDetach):
             # The frames of the current session do not take this note into account.
             self._following.leave()
-            note = Note(NoteKind.DETACHED, local.epoch, local.next_serial())
+            note = self._note_of_detach()
             self._detaching[local.persist_note(note)] = note
         elif leading is None:
             reason = "this member is not the master"
@@ -302,6 +302,18 @@ class Member:
             reason = leading.switch_over(order.target) if isinstance(order, SwitchOver) else leading.detach(order)
         if reason:
             local.emit(Refused(reason))
+
+    def _note_of_detach(self) -> Note:
+        """Return the note that precedes a detach.
+
+        One of a former process remains valid until a master counts this process. Otherwise, the master could not know
+        that the former note was replaced, and may have been cleared.
+        """
+        local, known = self._local, self._local.log.note
+        is_detached = known is not None and (known.kind, known.epoch) == (NoteKind.DETACHED, local.epoch)
+        if known is not None and is_detached and not self._following.was_counted:
+            return known
+        return Note(NoteKind.DETACHED, local.epoch, local.next_serial())
 
     # Roles
 
