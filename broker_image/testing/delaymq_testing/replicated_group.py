@@ -124,6 +124,13 @@ class GroupMember:
         if server is not None:
             await server.stop()
 
+    async def abandon(self) -> None:
+        """Stop without writing any table, as a killed process does."""
+        server, self.server = self.server, None
+        if server is not None:
+            server.broker.close = server.broker.store.abandon
+            await server.stop()
+
     def isolate(self) -> None:
         """Cut the member off from the others and from the register, until it is restarted."""
         self.replica.links.set_members({})

@@ -55,7 +55,9 @@ Processor = Callable[["Broker", Session, Command], Result]
 class RequestTable(Protocol):
     """Requests that brokers serve (processors.table). Passed in, because processors import the broker."""
 
-    def processors_for(self, *, read_only: bool, without_offsets: bool, guarded: bool) -> Mapping[int, Processor]:
+    def processors_for(
+        self, *, read_only: bool, without_offsets: bool, guarded: bool, follows: bool
+    ) -> Mapping[int, Processor]:
         """Return the processors of a broker. The arguments state its restrictions and whether it has access control."""
 
     def refusal(self, code: int) -> Response:
@@ -115,9 +117,14 @@ class Broker:
         """Drain state, in which a running broker keeps producers away."""
         self.following: Following | None = None
         """Role of a replica; None: the broker acts on its own."""
+        self.master_name: Callable[[], str] = lambda: "the group's master"
+        """Returns the name of the broker that a replica follows, with its address."""
         self.waits_for_flush = config.flush_disk_type == "SYNC_FLUSH"
         self.waits_for_replicas = False
         """Whether responses wait until replicas have the message (SYNC_MASTER)."""
+        self.table_changes: Callable[[bool], int] | None = None
+        """Returns the number of the newest change of a table; with True, after it counted changed offsets as one. None:
+        there are no replicas."""
         self.answers_wait = self.waits_for_flush
         """Whether responses wait for the disk, for replicas, or for both."""
         self._arrivals = parts.arrivals
@@ -131,11 +138,22 @@ class Broker:
 
     # Role and confirmation
 
+    def follow(self, following: Following | None) -> None:
+        """Act as a replica until `lead`. None: act as a broker without replicas."""
+        self.following = following
+        self.groups.is_followed = following is not None
+        self._processors = self._served()
+
     def lead(self) -> None:
         """Take over from the broker whose log this one followed. Errors as in `Following.lead`."""
         if self.following is not None:
             self.following.lead()
-            self.following = None
+            self.follow(None)
+
+    @property
+    def replica_refusal(self) -> str:
+        """Reason why a replica refuses requests that change what it receives."""
+        return f"this broker is a replica: send the request to {self.master_name()}"
 
     def replicate(self, *, waits: bool) -> None:
         """Set whether responses wait for replicas. The store's replicated offset is set separately."""
@@ -156,6 +174,21 @@ class Broker:
             )
         timeout_ms, on_disk = self.config.sync_flush_timeout, late(ResponseCode.FLUSH_DISK_TIMEOUT)
         return Deferred(response, until, timeout_ms, on_disk, replicas, self.waits_for_flush)
+
+    def when_replicas_know(
+        self, response: Response, late: Response | None = None, *, offsets: bool = False
+    ) -> Response | Deferred:
+        """Return a response that waits until all required replicas have the tables as they are now.
+
+        `late` is sent if they do not have them in time; `offsets`: changed consumer offsets are sent immediately.
+        """
+        if self.table_changes is None:
+            return response
+        late = late or Response(
+            ResponseCode.FLUSH_SLAVE_TIMEOUT,
+            "the change is in effect, but not all replicas in sync have confirmed it in time: repeat the request",
+        )
+        return Deferred(response, self.table_changes(offsets), self.config.slave_timeout, late, of_tables=True)
 
     # Requests
 
@@ -307,11 +340,17 @@ class Broker:
         self._tables.forget_offsets()
         self._processors = self._served()
 
+    def adopt_offsets(self) -> None:
+        """Note that another broker provides the consumer offsets that could not be read."""
+        self.offsets.unreadable = ()
+        self._processors = self._served()
+
     def _served(self) -> Mapping[int, Processor]:
         return self._requests.processors_for(
             read_only=self.config.read_only,
             without_offsets=bool(self.offsets.unreadable),
             guarded=self.access is not None,
+            follows=self.following is not None,
         )
 
     def forget_counts(self, topic: str) -> None:

@@ -142,7 +142,7 @@ def assemble(
     store.reserve(delivery.reserve_bytes)
     store.pins.hold("half messages", transactions.pin)
     broker = Broker(parts, store, delivery, transactions, records, tables, table, access, settings)
-    broker.following = following
+    broker.follow(following)
     return broker
 
 

@@ -43,7 +43,7 @@ def parse_table(data: bytes) -> TopicTable:
 class Topics:
     """Table of topics. Each change increments its version, so that NameServers accept the new table."""
 
-    __slots__ = ("_config", "_now_ms", "changed", "dirty", "system", "table", "version")
+    __slots__ = ("_config", "_now_ms", "changed", "dirty", "on_change", "system", "table", "version")
 
     def __init__(self, config: BrokerConfig, level_count: int, now_ms: Callable[[], int]) -> None:
         self._config = config
@@ -52,6 +52,8 @@ class Topics:
         self.version = DataVersion(0, now_ms())
         self.changed: Callable[[TopicConfig], None] | None = None
         """Called when a topic was created or changed."""
+        self.on_change: Callable[[str], None] = lambda name: None
+        """Called with the name of each topic that was created, changed or deleted."""
         self.dirty = False
         self.system: set[str] = set(WITHOUT_CONFIG | names.SYSTEM_TOPICS)
         for topic in _fresh_topics(config, level_count):
@@ -93,8 +95,7 @@ class Topics:
                 counts[topic] = max(counts.get(topic, 0), queue_id + 1)
         for topic, count in counts.items():
             self.table[topic] = TopicConfig(topic, count, count, READ_WRITE)
-        if counts:
-            self._count_up()
+            self._count_up(topic)
         return sorted(counts)
 
     def register_timer_topic(self) -> None:
@@ -132,7 +133,7 @@ class Topics:
     def put(self, topic: TopicConfig) -> None:
         """Add or replace a topic."""
         self.table[topic.topic_name] = topic
-        self._count_up()
+        self._count_up(topic.topic_name)
         if self.changed is not None:
             self.changed(topic)
 
@@ -147,8 +148,19 @@ class Topics:
         """Remove a topic. Returns whether it existed."""
         if self.table.pop(topic, None) is None:
             return False
-        self._count_up()
+        self._count_up(topic)
         return True
+
+    def replicate(self, name: str, topic: TopicConfig | None) -> None:
+        """Adopt a topic of the master, or its deletion (None). ValueError for an illegal name."""
+        if topic is None:
+            self.table.pop(name, None)
+        elif (problem := names.topic_problem(name)) is not None:
+            raise ValueError(f"a topic has the name {name[:128]!r}: {problem}")
+        else:
+            topic.topic_name = name
+            self.table[name] = topic
+        self._count_up()
 
     def create_for_send(
         self, topic: str, default_topic: str, default_queue_nums: int, *, unit_mode: bool = False
@@ -213,9 +225,11 @@ class Topics:
             " manually (mqadmin updateTopic)"
         )
 
-    def _count_up(self) -> None:
+    def _count_up(self, name: str | None = None) -> None:
         self.version = DataVersion(self.version.counter + 1, self._now_ms())
         self.dirty = True
+        if name is not None:
+            self.on_change(name)
 
 
 def checked_topic(topic: TopicConfig) -> TopicConfig:

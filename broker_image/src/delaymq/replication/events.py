@@ -96,6 +96,14 @@ class Persisted(NamedTuple):
     number: int
 
 
+class Lacks(NamedTuple):
+    """A replica lacks something besides the log that a master needs, or has everything: until then, it does not join
+    the set."""
+
+    member: str
+    lacks: bool
+
+
 class SwitchOver(NamedTuple):
     """Order to the master of `epoch`: let `target` take over."""
 
@@ -139,5 +147,6 @@ Event: TypeAlias = (
     | Flushed
     | CutDone
     | Persisted
+    | Lacks
     | Order
 )

@@ -50,6 +50,8 @@ class Leading:
         """Members of the in-sync set whose notes state that they are no candidates."""
         self._spent: dict[str, dict[int, int]] = {}
         """By member and incarnation: serial up to which its notes may have been cleared since."""
+        self.lacking: set[str] = set()
+        """Members that lack something besides the log, and therefore neither join the set nor take over."""
         self.target = ""
         """Target of a switchover in progress."""
         self._held_ms = 0
@@ -128,10 +130,23 @@ class Leading:
         if peer.acknowledged >= peer.goal:
             peer.caught_up_ms = peer.goal_ms
             peer.goal, peer.goal_ms = local.log.end, local.now_ms
-        if sender in self.detached and peer.acknowledged >= self.caught_up_offset():
-            self.detached.discard(sender)
+        self._end_detached(sender, peer)
         self._send_log(sender, peer)
         self.confirm()
+
+    def set_lacking(self, member: str, lacks: bool) -> None:
+        """Note whether a member lacks something besides the log."""
+        if lacks:
+            self.lacking.add(member)
+            return
+        self.lacking.discard(member)
+        if member in self.peers:
+            self._end_detached(member, self.peers[member])
+
+    def _end_detached(self, member: str, peer: Peer) -> None:
+        """Wait for a detached member again if it has everything."""
+        if member in self.detached and member not in self.lacking and peer.acknowledged >= self.caught_up_offset():
+            self.detached.discard(member)
 
     def is_possible(self, ack: Ack) -> bool:
         """Return whether a replica can have what it reports."""
@@ -192,7 +207,8 @@ class Leading:
             if name in record.in_sync:
                 joins = is_recent and name not in self.detached
             else:
-                joins = is_recent and peer.session != 0 and peer.acknowledged >= self.caught_up_offset()
+                has_everything = name not in self.lacking and peer.acknowledged >= self.caught_up_offset()
+                joins = is_recent and peer.session != 0 and has_everything
             if joins:
                 in_sync.add(name)
         return record._replace(in_sync=frozenset(in_sync))
@@ -232,7 +248,7 @@ class Leading:
 
     def _hand_over(self) -> None:
         now_ms = self._local.now_ms
-        if not self.target or self._register.is_busy:
+        if not self.target or self.target in self.lacking or self._register.is_busy:
             return
         if self._handed_ms is not None and now_ms - self._handed_ms < self._local.settings.retry_ms:
             return

@@ -23,6 +23,7 @@ from delaymq.replication.events import (
     Detach,
     Event,
     Flushed,
+    Lacks,
     MembersListed,
     Persisted,
     PrepareDetach,
@@ -35,7 +36,7 @@ from delaymq.replication.events import (
     SwitchOver,
     Trimmed,
 )
-from delaymq.replication.following import Following
+from delaymq.replication.following import Following, Stage
 from delaymq.replication.founding import Founding
 from delaymq.replication.history import EpochStart, last_epoch, trimmed
 from delaymq.replication.leading import Leading
@@ -168,6 +169,25 @@ class Member:
         """Whether this member is the master, or the master stated last that it counts this replica."""
         return self._leading is not None or self._following.is_counted
 
+    def required_replicas(self) -> frozenset[str] | None:
+        """Return the replicas without which this master confirms nothing; None if this member is not the master."""
+        leading = self._leading
+        return None if leading is None else frozenset(leading.required() - {self._local.name})
+
+    def session_of(self, member: str) -> int:
+        """Return the session of a replica of this master; 0 without one."""
+        peer = None if self._leading is None else self._leading.peers.get(member)
+        return 0 if peer is None else peer.session
+
+    def follows(self, master: str, epoch: int, session: int) -> bool:
+        """Return whether this member follows a master in this session, and its log agrees with the master's."""
+        following = self._following
+        return (
+            following.stage in (Stage.PERSISTING, Stage.LIVE)
+            and (following.master, following.epoch, following.session) == (master, epoch, session)
+            and epoch == self._local.epoch
+        )
+
     def may_store(self) -> bool:
         """Return whether a send may be stored; otherwise, it is refused with 14."""
         leading = self._leading
@@ -231,6 +251,9 @@ class Member:
                 self._register.on_conflict(request)
             case RegisterFailed(request):
                 self._register.on_failed(request)
+            case Lacks(member, lacks):
+                if self._leading is not None:
+                    self._leading.set_lacking(member, lacks)
             case SwitchOver() | Promote() | PrepareDetach() | Detach():
                 self._on_order(event)
 

@@ -118,6 +118,21 @@ class ConsumeQueues:
         queue.max_number = number
         return True
 
+    def continue_at(self, queue: ConsumeQueue, number: int) -> None:
+        """Let an empty queue continue at `number`, with blank entries before it in the last file."""
+        if queue.max_number or queue.tail is not None or number <= 0:
+            return
+        queue.first_number = (number - 1) // self.file_entries * self.file_entries
+        queue.tail = bytearray(BLANK_ENTRY * (number - queue.first_number))
+        queue.max_number = number
+        queue.min_known_for = -1
+        self._dirty.append(queue)
+        try:
+            self._write_tail(queue)
+        except OSError as error:
+            if not is_full(error):
+                raise
+
     # -- reading --------------------------------------------------------------------------------------------------
 
     def read(self, queue: ConsumeQueue, number: int, count: int) -> bytes:

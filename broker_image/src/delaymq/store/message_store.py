@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,6 +19,7 @@ from delaymq.store import layout, opening
 from delaymq.store.appending import LogAppender
 from delaymq.store.commit_log import CommitLog
 from delaymq.store.consume_queue import ConsumeQueues
+from delaymq.store.deletions import Deletions
 from delaymq.store.disk.config_files import ConfigFiles
 from delaymq.store.disk.files import Files, is_full, is_shortage
 from delaymq.store.disk.store_lock import StoreLock
@@ -83,6 +83,7 @@ class MessageStore(LogAppender):
         self._read_only: ReadOnlyFiles | None = None
         self._receiver = LogReceiver(log, queues, dispatcher)
         self._replicated = WITHOUT_REPLICAS
+        self.deletions = Deletions(self.own_files, log, queues, dispatcher, self._snapshots)
 
     @classmethod
     def open_read_only(
@@ -233,7 +234,7 @@ class MessageStore(LogAppender):
     @property
     def deleted_topics(self) -> Mapping[str, int]:
         """Topic → log end at its deletion, for topics of which the log still has older records."""
-        return self._dispatcher.deleted_topics
+        return self.deletions.offsets
 
     @property
     def last_offset(self) -> int:
@@ -313,19 +314,11 @@ class MessageStore(LogAppender):
 
     def delete_topic(self, topic: str) -> None:
         """Delete the topic's queues; a later topic with that name counts from 0, even after a recovery."""
-        if not any(name == topic for name, _ in self._queues.table):
-            return  # no record in the log from which recovery could restore a queue
-        # Recovery would reject a snapshot that names deleted queues.
-        self._snapshots.abandon()
-        self._dispatcher.deleted_topics[topic] = self._log.end_offset
-        self.save_deleted_topics()
-        self._queues.remove_topic(topic)
+        self.deletions.delete(topic)
 
-    def save_deleted_topics(self) -> None:
-        """Save the deletions of topics of which the log still has records."""
-        kept = {topic: end for topic, end in self._dispatcher.deleted_topics.items() if end > self._log.min_offset}
-        self._dispatcher.deleted_topics = kept
-        self.own_files.save(layout.DELETED_TOPICS, json.dumps(kept).encode())
+    def continue_queue(self, topic: str, queue_id: int, number: int) -> None:
+        """Let a queue without entries continue at a number: its records are older than the log. IllegalMessageError."""
+        self._queues.continue_at(self._queues.get_or_make(topic, queue_id), number)
 
     # -- records --------------------------------------------------------------------------------------------------
 
@@ -436,7 +429,7 @@ class MessageStore(LogAppender):
         """Run one deletion cycle, see Retention.clean; return the paths of deleted files."""
         removed = self._retention.clean(now_ms, at_any_hour=at_any_hour, index_in_use=self._snapshots.is_running)
         if removed and self._dispatcher.deleted_topics:
-            self.save_deleted_topics()
+            self.deletions.save()
         return removed
 
     @property

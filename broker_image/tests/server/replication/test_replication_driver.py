@@ -13,6 +13,7 @@ from delaymq.replication.effects import Effect
 from delaymq.replication.events import AppendFailed, Event, Tick
 from delaymq.server.replication.driver import Driver
 from delaymq.server.replication.member_files import MemberFiles
+from delaymq.server.replication.table_messages import TableReceived
 from delaymq.store.errors import StoreFailedError
 from delaymq.store.message_store import MessageStore
 from delaymq_testing.replicated_group import MemoryRegister
@@ -84,6 +85,19 @@ class BlockedFiles:
             raise OSError("no space")
 
 
+class StatedTables:
+    """Tables that hold back nothing."""
+
+    def received(self, event: TableReceived) -> None:
+        pass
+
+    def before(self, event: Event) -> bool:
+        return True
+
+    def after(self, event: Event) -> None:
+        pass
+
+
 class Rig:
     def __init__(self) -> None:
         self.member, self.store, self.host, self.files = StatedMember(), StatedStore(), StatedHost(), BlockedFiles()
@@ -94,6 +108,7 @@ class Rig:
             MemoryRegister("a"),
             cast(MemberFiles, self.files),
             self.host,
+            tables=StatedTables(),
             flush_soon=lambda: None,
             register_timeout_s=1.0,
         )

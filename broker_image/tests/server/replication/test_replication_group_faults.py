@@ -92,7 +92,10 @@ def test_held_requests_are_handled_if_the_target_does_not_take_over(tmp_path: Pa
     async def scenario() -> None:
         async with replicated(tmp_path / "g", "ab", QUICK._replace(hand_over_ms=1_200)) as group:
             peer, broker = await BrokerPeer.connect(group["a"].port), group["a"].running.broker
-            assert (await peer.send("T", b"delayed", TIMER_DELAY_MS="300")).code == ResponseCode.SUCCESS
+            response = await peer.send("T", b"delayed", TIMER_DELAY_MS="300")
+            # A busy machine may have stalled the replica for longer than `replica_timeout_ms`.
+            assert response.code in (ResponseCode.SUCCESS, ResponseCode.SLAVE_NOT_AVAILABLE)
+            await group.in_sync("a", "b")
             paused = group["b"].replica.driver
             paused.handle = lambda event: None
             group["a"].replica.driver.handle(SwitchOver("b", group.register.record.epoch))

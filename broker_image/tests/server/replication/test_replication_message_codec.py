@@ -9,7 +9,7 @@ from delaymq.protocol.codes import RequestCode
 from delaymq.protocol.errors import ProtocolError
 from delaymq.protocol.frame import FrameReceiver
 from delaymq.replication.history import EpochStart
-from delaymq.replication.messages import Accept, Ack, Ask, Begun, Follow, Frame, HandOver, Message, Position
+from delaymq.replication.messages import Accept, Ack, Ask, Begun, Follow, Frame, HandOver, Position
 from delaymq.replication.model import Note, NoteKind
 from delaymq.server.replication import message_codec
 from delaymq.server.replication.message_codec import (
@@ -21,6 +21,7 @@ from delaymq.server.replication.message_codec import (
     decode_message,
     encode_message,
 )
+from delaymq.server.replication.table_messages import LinkMessage, TableAck, TablePart
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -51,7 +52,7 @@ def positions(draw: st.DrawFn) -> Position:
 frames = st.builds(
     Frame, offsets, sessions, st.integers(0, MAX_OFFSET - 4_096), st.binary(max_size=300), offsets, st.booleans()
 )
-messages: st.SearchStrategy[Message] = st.one_of(
+messages: st.SearchStrategy[LinkMessage] = st.one_of(
     st.builds(Follow, offsets, sessions, st.integers(1, 2**31 - 1), store_ids, offsets),
     accepts(),
     frames,
@@ -60,8 +61,12 @@ messages: st.SearchStrategy[Message] = st.one_of(
     positions(),
     st.builds(HandOver, offsets, sessions, offsets),
     st.builds(Begun, offsets),
+    st.builds(
+        TablePart, offsets, sessions, sessions, st.integers(0, 255), st.integers(0, 255), st.binary(max_size=300)
+    ),
+    st.builds(TableAck, offsets, sessions, sessions),
 )
-SAMPLES: dict[type[Any], Message] = {
+SAMPLES: dict[type[Any], LinkMessage] = {
     Follow: Follow(3, 7, 5, "store", 0),
     Accept: Accept(3, 7, "store", (EpochStart(1, 0), EpochStart(3, 90)), 10, 100),
     Frame: Frame(3, 7, 50, b"record", 40, True),
@@ -70,10 +75,12 @@ SAMPLES: dict[type[Any], Message] = {
     Position: Position(3, 9, 3, 100, Note(NoteKind.EMPTY, 2, 8), False, "uid/71"),
     HandOver: HandOver(3, 7, 100),
     Begun: Begun(4),
+    TablePart: TablePart(3, 7, 1, 2, 1, b"{}"),
+    TableAck: TableAck(3, 7, 1),
 }
 
 
-def body_of(message: Message) -> bytes:
+def body_of(message: LinkMessage) -> bytes:
     (command,) = FrameReceiver().feed(encode_message(message, V))
     assert command.code == RequestCode.REPLICATE
     assert command.is_oneway
@@ -87,12 +94,12 @@ def sealed(body: bytearray) -> bytes:
 
 
 def test_there_is_a_sample_and_a_kind_of_each_message() -> None:
-    assert set(SAMPLES) == set(get_args(Message))
-    assert set(message_codec._KINDS_BY_TYPE) == set(get_args(Message))
+    assert set(SAMPLES) == set(get_args(LinkMessage))
+    assert set(message_codec._KINDS_BY_TYPE) == set(get_args(LinkMessage))
 
 
 @given(messages)
-def test_each_message_survives_a_round_trip(message: Message) -> None:
+def test_each_message_survives_a_round_trip(message: LinkMessage) -> None:
     decoded = decode_message(body_of(message), V)
     assert decoded == message
     assert type(decoded) is type(message)
@@ -100,7 +107,7 @@ def test_each_message_survives_a_round_trip(message: Message) -> None:
 
 @settings(max_examples=20)
 @given(messages)
-def test_each_flipped_bit_is_detected(message: Message) -> None:
+def test_each_flipped_bit_is_detected(message: LinkMessage) -> None:
     body = bytearray(body_of(message))
     for bit in range(8 * len(body)):
         body[bit // 8] ^= 1 << bit % 8
@@ -110,7 +117,7 @@ def test_each_flipped_bit_is_detected(message: Message) -> None:
 
 
 @given(messages, st.data())
-def test_overwritten_bytes_are_detected(message: Message, data: st.DataObject) -> None:
+def test_overwritten_bytes_are_detected(message: LinkMessage, data: st.DataObject) -> None:
     body = body_of(message)
     at = data.draw(st.integers(0, len(body) - 4))
     changed = body[:at] + data.draw(st.binary(min_size=4, max_size=4)) + body[at + 4 :]
@@ -120,13 +127,13 @@ def test_overwritten_bytes_are_detected(message: Message, data: st.DataObject) -
 
 
 @given(messages, st.data())
-def test_shortened_and_extended_messages_are_rejected(message: Message, data: st.DataObject) -> None:
+def test_shortened_and_extended_messages_are_rejected(message: LinkMessage, data: st.DataObject) -> None:
     body = body_of(message)
     shorter = body[: data.draw(st.integers(0, len(body) - 1))]
     for changed in (shorter, body + data.draw(st.binary(min_size=1, max_size=40))):
         with pytest.raises(ProtocolError):
             decode_message(changed, V)
-        if len(changed) >= 8 and not isinstance(message, Frame):
+        if len(changed) >= 8 and not isinstance(message, Frame | TablePart):
             with pytest.raises(ProtocolError):
                 decode_message(sealed(bytearray(changed)), V)
 

@@ -73,8 +73,8 @@ def encode_policy(policy: DeliveryPolicy) -> bytes:
     return json.dumps(content).encode() + b"\n"
 
 
-def decode_policy(data: bytes) -> DeliveryPolicy:
-    """Return the policy in the file. An unreadable file pauses deliveries, so that nothing is delivered by mistake."""
+def parse_policy(data: bytes) -> DeliveryPolicy:
+    """Return the policy in the file. ValueError."""
     try:
         content = json.loads(data)
         up_to_ms, until_ms = content["upToMs"], content["untilMs"]
@@ -85,7 +85,15 @@ def decode_policy(data: bytes) -> DeliveryPolicy:
             over_ms=min(max(int(content["overMs"]), 0), MAX_SPREAD_MS),
             until_ms=None if until_ms is None else int(until_ms),
         )
-    except (ValueError, KeyError, TypeError) as error:
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"a part is missing or has another type: {error}") from error
+
+
+def decode_policy(data: bytes) -> DeliveryPolicy:
+    """Return the policy in the file. An unreadable file pauses deliveries, so that nothing is delivered by mistake."""
+    try:
+        return parse_policy(data)
+    except ValueError as error:
         _logger.error(
             "%s cannot be read (%s): deliveries are paused: resume them with `delaymq delay resume`", FILE_NAME, error
         )
@@ -111,6 +119,10 @@ class DeliveryControl:
         self._now_ms = now_ms
         self.policy: DeliveryPolicy | None = None
         """Current policy; None if messages are delivered when they are due."""
+        self.on_policy: Callable[[], None] = lambda: None
+        """Called when the stored policy has changed."""
+        self._is_written = True
+        """Whether the file states the policy of the broker that this one follows."""
         requests = Requests(
             lambda: self.policy is not None or self.is_paused,
             lambda topic: _end_of(pauses.pause(topic, "", BROKER)),
@@ -123,11 +135,23 @@ class DeliveryControl:
 
     def load(self) -> None:
         """Apply the stored policy; start a spread that has not started yet."""
+        self._release()
         policy = self._store.own_files.load(FILE_NAME, decode_policy)
         if policy is not None:
             self._take(policy)
         if self.is_paused:
             _logger.warning("deliveries are paused: resume them with `delaymq delay resume`")
+
+    def replicate(self, policy: DeliveryPolicy | None) -> None:
+        """Adopt the policy of the broker that this one follows. It is stored by `write`, and applied by `load`."""
+        self.policy, self._is_written = policy, False
+
+    def write(self) -> None:
+        """Store what the broker that this one follows states. OSError."""
+        if not self._is_written:
+            self._save()
+            self._is_written = True
+        self.treatments.write()
 
     def begin_treatments(self, stopped_ms: int) -> None:
         """Treat messages that came due since the log's last record was stored as the settings of their topics require.
@@ -255,6 +279,7 @@ class DeliveryControl:
             self._store.own_files.save(FILE_NAME, encode_policy(begun))
         self._release()
         self.policy = begun
+        self.on_policy()
         if begun.mode is DeliveryMode.PAUSED:
             self._hand_over.paused = True
         elif begun.mode is DeliveryMode.DROP:
@@ -280,9 +305,10 @@ class DeliveryControl:
             until_ms = now_ms + policy.over_ms
             self.policy = replace(policy, until_ms=until_ms)
             try:
-                self._store.own_files.save(FILE_NAME, encode_policy(self.policy))
+                self._save()
             except OSError as error:
                 _logger.error("%s cannot be written, so a restart delivers what is left: %s", FILE_NAME, error)
+            self.on_policy()
         spread.restart(now_ms, until_ms)
 
     def _release(self) -> None:
@@ -294,6 +320,13 @@ class DeliveryControl:
 
     def _remove(self) -> None:
         self._store.own_files.remove(FILE_NAME)
+        self.on_policy()
+
+    def _save(self) -> None:
+        if self.policy is None:
+            self._store.own_files.remove(FILE_NAME)
+        else:
+            self._store.own_files.save(FILE_NAME, encode_policy(self.policy))
 
 
 def _end_of(stated: Stated | None) -> int | None:

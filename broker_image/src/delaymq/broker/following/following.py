@@ -61,6 +61,7 @@ class Following:
                 " --adopt-timers",
                 len(places),
             )
+        delivery.control.load()
         delivery.control.begin_treatments(store.last_store_timestamp_ms)
         delivery.wake()
         _logger.info("the broker continues the log of another one from offset %d", store.end_offset)

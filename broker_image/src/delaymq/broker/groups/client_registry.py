@@ -39,6 +39,8 @@ class ClientRegistry:
         """Set during shutdown: clients whose connections close now will return, so their groups stay unchanged."""
         self.dirty = False
         """Whether the result of `remember` has changed since its last call."""
+        self.on_remembered: Callable[[RememberedClients], None] = lambda clients: None
+        """Called with each result of `remember`."""
 
     # Heartbeats
 
@@ -302,7 +304,9 @@ class ClientRegistry:
                 )
         self.dirty = False
         self._remembered_at_ms = now_ms
-        return RememberedClients(1, now_ms, groups)
+        remembered = RememberedClients(1, now_ms, groups)
+        self.on_remembered(remembered)
+        return remembered
 
     def must_remember(self, now_ms: int) -> bool:
         """Return whether clients.json has to be written."""

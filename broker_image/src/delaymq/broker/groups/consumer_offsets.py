@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from typing import Final
 
 import msgspec
@@ -50,7 +50,7 @@ def remedy(paths: Iterable[str]) -> str:
 class OffsetTable:
     """Next offset to consume, by `TOPIC@GROUP` and queue."""
 
-    __slots__ = ("_characters", "_keys", "dirty", "entries", "ignored", "table", "unreadable")
+    __slots__ = ("_characters", "_keys", "changed", "dirty", "entries", "ignored", "table", "unreadable")
 
     def __init__(self) -> None:
         self.table: dict[str, dict[int, int]] = {}
@@ -65,6 +65,8 @@ class OffsetTable:
         self.unreadable: tuple[str, ...] = ()
         """Files of an unreadable table. Until an administrator decides about them, the groups' offsets are unknown."""
         self.dirty = False
+        self.changed: set[str] | None = None
+        """Keys whose offsets have changed since the set was last taken; None if nobody takes it."""
 
     def restore(self, stored: ConsumerOffsets) -> None:
         """Restore the offsets of consumerOffset.json, even those beyond the current limits."""
@@ -87,6 +89,8 @@ class OffsetTable:
                 if offset > end:
                     queues[queue_id] = end
                     count += 1
+                    if self.changed is not None:
+                        self.changed.add(key)
         self.dirty = self.dirty or count > 0
         return count
 
@@ -128,6 +132,8 @@ class OffsetTable:
             self.entries += 1
         queues[queue_id] = offset
         self.dirty = True
+        if self.changed is not None:
+            self.changed.add(key)
         return True
 
     def _may_add(self, key: str, group: str) -> bool:
@@ -193,7 +199,29 @@ class OffsetTable:
         self.table[key] = dict(queues)
         self.entries += more
         self.dirty = True
+        if self.changed is not None:
+            self.changed.add(key)
         return True
+
+    def replicate(self, changed: Mapping[str, dict[int, int] | None]) -> None:
+        """Adopt the master's offsets of some keys, or their removal (None)."""
+        self.dirty = True
+        is_removed = False
+        for key, queues in changed.items():
+            before = self.table.get(key)
+            self.entries += len(queues or ()) - len(before or ())
+            if queues is None:
+                if before is not None:
+                    del self.table[key]
+                    self._characters -= len(key)
+                    is_removed = True
+                continue
+            self.table[key] = queues
+            if before is None:
+                self._characters += len(key)
+                self._keys.append(key)
+        if is_removed:
+            self._keys = list(self.table)
 
     def remove_group(self, group: str) -> None:
         """Remove all offsets of `group`."""
@@ -201,4 +229,6 @@ class OffsetTable:
             self.entries -= len(self.table.pop(key))
             self._characters -= len(key)
             self.dirty = True
+            if self.changed is not None:
+                self.changed.add(key)
         self._keys = list(self.table)

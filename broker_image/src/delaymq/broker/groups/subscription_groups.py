@@ -37,13 +37,17 @@ def retry_queue(group: SubscriptionGroupConfig, retry_topic: TopicConfig) -> int
 class Groups:
     """Table of consumer groups and their configuration."""
 
-    __slots__ = ("_config", "_now_ms", "dirty", "table", "version")
+    __slots__ = ("_config", "_now_ms", "dirty", "is_followed", "on_change", "table", "version")
 
     def __init__(self, config: BrokerConfig, now_ms: Callable[[], int]) -> None:
         self._config = config
         self._now_ms = now_ms
         self.table = {name: SubscriptionGroupConfig(name) for name in names.SYSTEM_GROUPS}
         self.version = DataVersion(0, now_ms())
+        self.is_followed = False
+        """Whether the entries are those of another broker, and this one creates none."""
+        self.on_change: Callable[[str], None] = lambda name: None
+        """Called with the name of each group that was created, changed or deleted."""
         self.dirty = False
 
     def apply(self, config: BrokerConfig) -> None:
@@ -64,7 +68,7 @@ class Groups:
     def find(self, group: str) -> SubscriptionGroupConfig | None:
         """Return the group, created if permitted, or None."""
         config = self.table.get(group)
-        if config is not None:
+        if config is not None or self.is_followed:
             return config
         if not self._config.auto_create_subscription_group and not group.startswith(names.SYSTEM_GROUP_PREFIX):
             return None
@@ -72,7 +76,7 @@ class Groups:
             return None
         config = SubscriptionGroupConfig(group)
         self.table[group] = config
-        self._count_up()
+        self._count_up(group)
         return config
 
     def may_notify(self, group: str) -> bool:
@@ -92,20 +96,33 @@ class Groups:
         if group.group_name not in self.table and len(self.table) >= MAX_GROUPS:
             raise system_error(f"the broker already has {MAX_GROUPS} groups: delete some")
         self.table[group.group_name] = group
-        self._count_up()
+        self._count_up(group.group_name)
 
     def disable_consuming(self, group: str) -> None:
         """Disable consumption by a group until an administrator enables it again."""
         self.table[group].consume_enable = False
-        self._count_up()
+        self._count_up(group)
 
     def remove(self, group: str) -> bool:
         """Remove a group. Returns whether it existed."""
         if self.table.pop(group, None) is None:
             return False
-        self._count_up()
+        self._count_up(group)
         return True
 
-    def _count_up(self) -> None:
+    def replicate(self, name: str, group: SubscriptionGroupConfig | None) -> None:
+        """Adopt a group of the master, or its deletion (None). ValueError for an illegal name."""
+        if group is None:
+            self.table.pop(name, None)
+        elif name not in self.table and (problem := names.group_problem(name)) is not None:
+            raise ValueError(f"a group has the name {name[:128]!r}: {problem}")
+        else:
+            group.group_name = name
+            self.table[name] = group
+        self._count_up()
+
+    def _count_up(self, name: str | None = None) -> None:
         self.version = DataVersion(self.version.counter + 1, self._now_ms())
         self.dirty = True
+        if name is not None:
+            self.on_change(name)

@@ -9,6 +9,7 @@ from delaymq.blocking_steps import BlockingSteps
 from delaymq.broker.admin.config_export import exported_settings
 from delaymq.broker.admin.runtime_info import runtime_info
 from delaymq.broker.requests.errors import no_permission, system_error, topic_missing
+from delaymq.broker.requests.results import Deferred
 from delaymq.broker.topics import checked_topic
 from delaymq.config import ConfigError
 from delaymq.config.running import ForbiddenKeyError
@@ -37,7 +38,7 @@ MAX_DELETED_TOPICS: Final = 100_000
 _logger = logging.getLogger(__name__)
 
 
-def update_and_create_topic(broker: Broker, session: Session, command: Command) -> Response:
+def update_and_create_topic(broker: Broker, session: Session, command: Command) -> Response | Deferred:
     """Handle UPDATE_AND_CREATE_TOPIC (17): create or change a topic; durable before the response is sent."""
     header = CreateTopicRequestHeader.from_fields(command.fields)
     topic = checked_topic(
@@ -57,10 +58,10 @@ def update_and_create_topic(broker: Broker, session: Session, command: Command) 
     topic.order = known.order if known is not None else False
     broker.topics.put(topic)
     _write_through(broker)
-    return Response()
+    return broker.when_replicas_know(Response())
 
 
-def delete_topic(broker: Broker, session: Session, command: Command) -> Response:
+def delete_topic(broker: Broker, session: Session, command: Command) -> Response | Deferred:
     """Handle DELETE_TOPIC_IN_BROKER (215): delete a topic and its queues.
 
     Its messages stay in the commit log until they expire. Its delay settings stay while messages for it are pending.
@@ -79,7 +80,7 @@ def delete_topic(broker: Broker, session: Session, command: Command) -> Response
     broker.forget_counts(topic)
     broker.delay_settings.topic_deleted(topic, is_settled=broker.delivery.pending_of_topic(topic) == 0)
     _write_through(broker)
-    return Response()
+    return broker.when_replicas_know(Response())
 
 
 def _write_through(broker: Broker) -> None:
@@ -119,14 +120,14 @@ def get_system_topics(broker: Broker, session: Session, command: Command) -> Res
     return Response(body=TopicList(sorted(broker.topics.system)).encode())
 
 
-def update_and_create_group(broker: Broker, session: Session, command: Command) -> Response:
+def update_and_create_group(broker: Broker, session: Session, command: Command) -> Response | Deferred:
     """Handle UPDATE_AND_CREATE_SUBSCRIPTIONGROUP (200): create or change a group.
 
     The change is durable before the response is sent.
     """
     broker.groups.put(SubscriptionGroupConfig.decode(command.body))
     _write_through(broker)
-    return Response()
+    return broker.when_replicas_know(Response())
 
 
 def get_all_groups(broker: Broker, session: Session, command: Command) -> Response:
@@ -134,7 +135,7 @@ def get_all_groups(broker: Broker, session: Session, command: Command) -> Respon
     return Response(body=broker.groups.encode())
 
 
-def delete_group(broker: Broker, session: Session, command: Command) -> Response:
+def delete_group(broker: Broker, session: Session, command: Command) -> Response | Deferred:
     """Handle DELETE_SUBSCRIPTIONGROUP (207): delete a group, and its offsets if the request has `removeOffset`."""
     header = DeleteSubscriptionGroupRequestHeader.from_fields(command.fields)
     broker.groups.remove(header.group_name)
@@ -143,7 +144,7 @@ def delete_group(broker: Broker, session: Session, command: Command) -> Response
     broker.stats.by_key.forget_group(header.group_name)
     broker.group_series.forget(header.group_name)
     _write_through(broker)
-    return Response()
+    return broker.when_replicas_know(Response(), offsets=True)
 
 
 def get_runtime_info(broker: Broker, session: Session, command: Command) -> Response:
@@ -193,10 +194,10 @@ def clean_expired_queues(broker: Broker, session: Session, command: Command) -> 
     return Response()
 
 
-def clean_unused_topics(broker: Broker, session: Session, command: Command) -> Response:
+def clean_unused_topics(broker: Broker, session: Session, command: Command) -> Response | Deferred:
     """Handle CLEAN_UNUSED_TOPIC (316): delete the stored queues of topics that no longer exist."""
     stored = {topic for topic, _ in broker.store.queues()}
     for topic in sorted(stored):
         if topic not in broker.topics.table and not broker.topics.is_system(topic):
             broker.store.delete_topic(topic)
-    return Response()
+    return broker.when_replicas_know(Response())

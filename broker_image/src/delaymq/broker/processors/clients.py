@@ -9,6 +9,7 @@ from delaymq.broker.filters import NotNowError
 from delaymq.broker.groups.consumer_group import Client
 from delaymq.broker.pull.filter_resolution import checked_filter
 from delaymq.broker.requests.errors import system_error
+from delaymq.broker.requests.results import Deferred
 from delaymq.message import names
 from delaymq.protocol.bodies import (
     CheckClient,
@@ -63,7 +64,8 @@ def _make_group(broker: Broker, session: Session, command: Command, consumer: Co
     name = consumer.group_name
     group = broker.creations.find_group(session, command, name)
     retry_topic = names.retry_topic(name)
-    if group is None or retry_topic in broker.topics.table or names.topic_problem(retry_topic) is not None:
+    is_there = retry_topic in broker.topics.table or broker.following is not None
+    if group is None or is_there or names.topic_problem(retry_topic) is not None:
         return
     broker.creations.check(session, command)
     broker.topics.create_for_group(retry_topic, group.retry_queue_nums, unit_mode=consumer.unit_mode)
@@ -86,7 +88,7 @@ def get_consumer_list_by_group(broker: Broker, session: Session, command: Comman
     return Response(body=ConsumerIds(ids).encode())
 
 
-def lock_queues(broker: Broker, session: Session, command: Command) -> Response:
+def lock_queues(broker: Broker, session: Session, command: Command) -> Response | Deferred:
     """Handle LOCK_BATCH_MQ (41): acquire or renew locks; return the queues that the client now holds."""
     request = LockRequest.decode(command.body)
     if len(request.consumer_group) > names.MAX_GROUP_LENGTH or len(request.client_id) > MAX_CLIENT_ID_LENGTH:
@@ -99,7 +101,9 @@ def lock_queues(broker: Broker, session: Session, command: Command) -> Response:
     wanted = [(queue.broker_name, queue.topic, queue.queue_id) for queue in request.mq_set]
     held = broker.locks.lock(request.consumer_group, request.client_id, wanted, broker.now_ms())
     queues = [MessageQueue(broker_name, queue_id, topic) for broker_name, topic, queue_id in held]
-    return Response(body=LockResponse(queues).encode())
+    # A client that would not be the holder after a promotion must not begin to consume.
+    nothing = Response(body=LockResponse([]).encode())
+    return broker.when_replicas_know(Response(body=LockResponse(queues).encode()), nothing)
 
 
 def unlock_queues(broker: Broker, session: Session, command: Command) -> Response:

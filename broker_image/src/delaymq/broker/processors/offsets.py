@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 from delaymq.blocking_steps import BlockingSteps
 from delaymq.broker.groups.offset_commits import NOT_KEPT
-from delaymq.broker.requests.errors import not_of_replicas, system_error
-from delaymq.broker.requests.results import TimeSliced, first_step
+from delaymq.broker.requests.errors import system_error
+from delaymq.broker.requests.results import Deferred, TimeSliced, first_step
 from delaymq.message import names
 from delaymq.protocol.bodies import CorrectionOffsets, DelayOffsets
 from delaymq.protocol.codes import ResponseCode
@@ -49,11 +49,6 @@ def query_consumer_offset(broker: Broker, session: Session, command: Command) ->
     A new group starts at 0 if the start of the queue is recent. Otherwise the client decides.
     """
     header = QueryConsumerOffsetRequestHeader.from_fields(command.fields)
-    if broker.following is not None:
-        if command.language == "JAVA":
-            # After an error, RocketMQ's Java consumers start at one end of the queue. After this response they retry.
-            return Response(ResponseCode.SUCCESS, not_of_replicas().remark)
-        raise not_of_replicas()
     offset = broker.offsets.get(header.topic, header.consumer_group, header.queue_id)
     if offset is None or offset < 0:
         store = broker.store
@@ -71,7 +66,7 @@ def _head_is_far(broker: Broker, topic: str, queue_id: int) -> bool:
     return broker.store.end_offset - int.from_bytes(entries[:8], "big") > broker.in_memory_bytes
 
 
-def update_consumer_offset(broker: Broker, session: Session, command: Command) -> Response:
+def update_consumer_offset(broker: Broker, session: Session, command: Command) -> Response | Deferred:
     """Handle UPDATE_CONSUMER_OFFSET (15): commit a group's offset, which may move backwards.
 
     Consumers send this request one-way and therefore do not receive rejections.
@@ -80,33 +75,25 @@ def update_consumer_offset(broker: Broker, session: Session, command: Command) -
     problem = broker.committing.commit(header.topic, header.consumer_group, header.queue_id, header.commit_offset)
     if problem is not None:
         raise problem
-    return Response()
-
-
-def _require_master(broker: Broker) -> None:
-    """Refuse to state the ends of a queue that a replica may know only in part: consumers would start there."""
-    if broker.following is not None:
-        raise not_of_replicas()
+    # Consumers do not wait for a response, but tools that reset a group do.
+    return Response() if command.is_oneway else broker.when_replicas_know(Response(), offsets=True)
 
 
 def search_offset(broker: Broker, session: Session, command: Command) -> Response:
     """Handle SEARCH_OFFSET_BY_TIMESTAMP (29): return the offset of the message that was stored nearest to a time."""
     header = SearchOffsetRequestHeader.from_fields(command.fields)
-    _require_master(broker)
     return _offset(broker.store.offset_by_time(header.topic, header.queue_id, header.timestamp))
 
 
 def get_max_offset(broker: Broker, session: Session, command: Command) -> Response:
     """Handle GET_MAX_OFFSET (30): return the offset of the next entry."""
     header = GetMaxOffsetRequestHeader.from_fields(command.fields)
-    _require_master(broker)
     return _offset(broker.store.queue_bounds(header.topic, header.queue_id)[1])
 
 
 def get_min_offset(broker: Broker, session: Session, command: Command) -> Response:
     """Handle GET_MIN_OFFSET (31): return the offset of the oldest entry."""
     header = GetMinOffsetRequestHeader.from_fields(command.fields)
-    _require_master(broker)
     return _offset(broker.store.queue_bounds(header.topic, header.queue_id)[0])
 
 
@@ -140,7 +127,7 @@ def get_all_delay_offset(broker: Broker, session: Session, command: Command) -> 
     return Response(body=DelayOffsets(broker.delivery.delay_offsets()).encode())
 
 
-def clone_group_offset(broker: Broker, session: Session, command: Command) -> Response | TimeSliced:
+def clone_group_offset(broker: Broker, session: Session, command: Command) -> Response | Deferred | TimeSliced:
     """Handle CLONE_GROUP_OFFSET (314): copy a group's offsets to another group.
 
     Copies one topic, or all topics in which the source group has offsets. RocketMQ's broker copies nothing if no topic
@@ -153,7 +140,7 @@ def clone_group_offset(broker: Broker, session: Session, command: Command) -> Re
     return first_step(_clone(broker, header), queued=False)
 
 
-def _clone(broker: Broker, header: CloneGroupOffsetRequestHeader) -> Generator[None, None, Response]:
+def _clone(broker: Broker, header: CloneGroupOffsetRequestHeader) -> Generator[None, None, Response | Deferred]:
     source, destination = header.src_group, header.dest_group
     named = (header.topic or "").strip()
     topics = [named] if named else (yield from broker.offsets.topic_steps(source))
@@ -173,7 +160,7 @@ def _clone(broker: Broker, header: CloneGroupOffsetRequestHeader) -> Generator[N
         copied += 100 + len(broker.offsets.queues_of(name, source))
     if is_seen:
         broker.activity.note_activity(destination, broker.now_ms())
-    return Response()
+    return broker.when_replicas_know(Response(), offsets=True)
 
 
 def query_correction_offset(broker: Broker, session: Session, command: Command) -> Response | TimeSliced:

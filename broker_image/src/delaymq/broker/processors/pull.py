@@ -23,7 +23,7 @@ from delaymq.broker.pull.queue_reader import (
     Pulled,
     read_queue,
 )
-from delaymq.broker.requests.errors import group_missing, no_permission, not_of_replicas, system_error, topic_missing
+from delaymq.broker.requests.errors import group_missing, no_permission, system_error, topic_missing
 from delaymq.broker.requests.results import Held
 from delaymq.broker.topics import READ
 from delaymq.message import names
@@ -159,9 +159,6 @@ def _resume(
 
 
 def _check_place(broker: Broker, header: PullMessageRequestHeader) -> None:
-    if broker.following is not None:
-        # A replica may know less of the queue than the consumer has read, and would reset its offset.
-        raise not_of_replicas()
     config = broker.config
     if not config.broker_permission & READ:
         raise no_permission(f"the broker[{config.broker_ip1}] pulling message is forbidden")

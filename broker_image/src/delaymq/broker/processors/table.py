@@ -137,6 +137,25 @@ def _only_read(broker: Broker, session: Session, command: Command) -> Result:
 PROCESSORS_READ_ONLY: Final[dict[int, Processor]] = PROCESSORS | dict.fromkeys(_WRITING, _only_read)
 """Processors of a broker that opened its store read-only."""
 
+_OF_MASTERS: Final = _WRITING | {
+    RequestCode.UPDATE_CONSUMER_OFFSET,
+    RequestCode.LOCK_BATCH_MQ,
+    RequestCode.UNLOCK_BATCH_MQ,
+    RequestCode.RECALL_MESSAGE,
+    *PULL_CODES,
+    RequestCode.QUERY_CONSUMER_OFFSET,
+    RequestCode.SEARCH_OFFSET_BY_TIMESTAMP,
+    RequestCode.GET_MAX_OFFSET,
+    RequestCode.GET_MIN_OFFSET,
+}
+"""Requests that replicas refuse: they change what a replica receives, or state the ends of queues. A replica may know
+less of a queue than a consumer has read, which would go back."""
+
+
+def _of_a_master(broker: Broker, session: Session, command: Command) -> Result:
+    return _refused(command, unavailable(broker.replica_refusal))
+
+
 _NEEDS_OFFSETS: Final = frozenset(
     {
         *PULL_CODES,
@@ -156,7 +175,10 @@ _NEEDS_OFFSETS: Final = frozenset(
 
 
 def _without_offsets(broker: Broker, session: Session, command: Command) -> Result:
-    refusal = unavailable(remedy(broker.offsets.unreadable))
+    return _refused(command, unavailable(remedy(broker.offsets.unreadable)))
+
+
+def _refused(command: Command, refusal: RequestError) -> Response:
     if command.code == RequestCode.QUERY_CONSUMER_OFFSET and command.language == "JAVA":
         # After any other response, RocketMQ's Java consumers start at one end of the queue. After this one they retry.
         return Response(ResponseCode.SUCCESS, refusal.remark)
@@ -167,12 +189,14 @@ PROCESSORS_OF_ACCESS: Final[dict[int, Processor]] = {RequestCode.GET_KV_CONFIG: 
 """Additional processors of a broker with access control."""
 
 
-def processors_for(*, read_only: bool, without_offsets: bool, guarded: bool) -> Mapping[int, Processor]:
+def processors_for(*, read_only: bool, without_offsets: bool, guarded: bool, follows: bool) -> Mapping[int, Processor]:
     """Return the processors of a broker. The arguments state its restrictions and whether it has access control."""
     served = PROCESSORS_READ_ONLY if read_only else PROCESSORS
     if guarded:
         served = served | PROCESSORS_OF_ACCESS
-    return served | dict.fromkeys(_NEEDS_OFFSETS, _without_offsets) if without_offsets else served
+    if without_offsets:
+        served = served | dict.fromkeys(_NEEDS_OFFSETS, _without_offsets)
+    return served | dict.fromkeys(_OF_MASTERS, _of_a_master) if follows else served
 
 
 NOT_SERVED: Final[dict[int, str]] = {}

@@ -59,11 +59,6 @@ def unavailable(remark: str) -> RequestError:
     return RequestError(ResponseCode.SERVICE_NOT_AVAILABLE, f"service not available now: {remark}")
 
 
-def not_of_replicas() -> RequestError:
-    """Return error 14 for a request to which only the master of a group can respond."""
-    return unavailable("this broker is a replica: send the request to the group's master")
-
-
 def store_refusal(error: StoreError | IllegalMessageError) -> RequestError:
     """Return the error for a producer whose message the store rejected."""
     if isinstance(error, StoreFullError | StoreClosedError | StoreFailedError | StoreFollowingError):

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from delaymq.blocking_steps import BlockingSteps
 from delaymq.protocol.command import Command, Response
 
 if TYPE_CHECKING:
     from delaymq.broker.requests.session import Session
+
+R = TypeVar("R", bound="Response | Deferred")
 
 
 @dataclass(slots=True)
@@ -37,6 +39,8 @@ class Deferred:
     late: Response
     replicas: ReplicaWait | None = None
     waits_for_flush: bool = True
+    of_tables: bool = False
+    """Whether `until` is the number of a change of a table instead, and the response waits only for replicas."""
 
 
 @dataclass(slots=True)
@@ -101,12 +105,12 @@ class LinkRequest:
     """A step of the handshake between members of a group, which the server performs."""
 
 
-def first_step(steps: Generator[None, None, Response], *, queued: bool = True) -> Response | TimeSliced:
+def first_step(steps: Generator[None, None, R], *, queued: bool = True) -> R | TimeSliced:
     """Return the response if one step completes the work, otherwise the remaining work."""
     try:
         next(steps)
     except StopIteration as end:
-        response: Response = end.value
+        response: R = end.value
         return response
     return TimeSliced(steps, queued)
 

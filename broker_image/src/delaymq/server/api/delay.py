@@ -7,7 +7,7 @@ import msgspec
 from aiohttp import web
 
 from delaymq.api_types.delay import DeliveryPolicy, DeliveryState, SpreadMs, UpToMs
-from delaymq.server.api.delay_changes import requester_of, wait_for_flush
+from delaymq.server.api.delay_changes import requester_of, wait_for_flush, wait_for_tables
 from delaymq.server.api.routing import ApiError
 from delaymq.server.http.responses import decode_json
 from delaymq.store.errors import StoreError
@@ -75,6 +75,7 @@ class DelayHttp:
         except StoreError as error:
             raise ApiError(503, "service_not_available", str(error)) from error
         broker.delivery.wake()
+        await wait_for_tables(self._server)
         await wait_for_flush(self._server, broker.store.end_offset if end is None else end)
         held = msgspec.convert(broker.delivery.control.as_json(now_ms), DeliveryPolicy | None)
         return DeliveryState(as_of_ms=now_ms, overdue=overdue, held=held)

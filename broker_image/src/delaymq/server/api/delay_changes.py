@@ -109,6 +109,14 @@ async def wait_for_flush(server: "BrokerServer", end: int) -> None:
         raise ApiError(503, "not_flushed", "the change was made, but is not yet flushed to disk or not yet replicated")
 
 
+async def wait_for_tables(server: "BrokerServer") -> None:
+    """Wait until all required replicas have the tables as they are now. ApiError if it takes too long."""
+    result = server.broker.when_replicas_know(Response())
+    response = result if isinstance(result, Response) else await server.flushing.outcome(result)
+    if response.code != ResponseCode.SUCCESS:
+        raise ApiError(503, "not_replicated", response.remark or "")
+
+
 def _unique_id(text: str, topic: str) -> str:
     """Return the unique id in a recall handle. ApiError 404 if it is not one of the topic."""
     try:

@@ -21,6 +21,7 @@ from delaymq.broker.delivery.level_entries import UNKNOWN_TOPIC
 from delaymq.message import names
 from delaymq.protocol.errors import RequestError
 from delaymq.schedule.timeline.inspection import find_next_due_times, latest_due_times
+from delaymq.server.api.delay_changes import wait_for_tables
 from delaymq.server.api.messages.timed import reading_index
 from delaymq.server.api.routing import Api, ApiError, Limit, Name, Query
 from delaymq.server.api.topics import no_topic
@@ -90,7 +91,7 @@ async def set_topic_settings(api: Api, query: TopicQuery, wanted: TopicDelaySett
             f"{topic[:127]!r} is a topic of a group or of the broker, whose delayed messages have no limits: name a"
             " topic that producers send to",
         )
-    _change(broker, lambda: broker.delay_settings.put_topic(topic, wanted))
+    await _change(api, lambda: broker.delay_settings.put_topic(topic, wanted))
     _logger.info("delay settings of topic %s: %s", topic, _shown(wanted), extra={"topic": topic})
     return (await _of_topics(broker, [topic]))[0]
 
@@ -105,7 +106,7 @@ async def set_account_settings(api: Api, query: AccountQuery, wanted: AccountDel
     broker, account = api.broker, query.account
     if broker.access is None:
         raise ApiError(409, "no_accounts", "the broker has no accounts: enable access control first (aclEnable=true)")
-    _change(broker, lambda: broker.delay_settings.put_account(account, wanted))
+    await _change(api, lambda: broker.delay_settings.put_account(account, wanted))
     _logger.info("delay settings of account %s: %s", account, _shown(wanted))
     return _of_account(broker, account)
 
@@ -115,8 +116,9 @@ def _check_known(broker: "Broker", topic: str) -> None:
         raise no_topic(topic)
 
 
-def _change(broker: "Broker", put: Callable[[], None]) -> None:
-    """Change the table, and write it. ApiError."""
+async def _change(api: Api, put: Callable[[], None]) -> None:
+    """Change the table, write it, and wait until replicas have it. ApiError."""
+    broker = api.broker
     if broker.config.read_only:
         raise ApiError(409, "read_only", "the broker was started read-only: change the settings of a writing broker")
     try:
@@ -130,6 +132,7 @@ def _change(broker: "Broker", put: Callable[[], None]) -> None:
             "not_kept",
             f"the change is in effect but could not be written ({failure}): repair the disk and repeat the request",
         )
+    await wait_for_tables(api.server)
 
 
 def _shown(settings: TopicDelaySettings | AccountDelaySettings) -> str:

@@ -120,6 +120,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         body=DescribedSendBody,
         receives_body=True,
         refusals=(404, 409),
+        of_master=True,
     ),
     get("/api/v1/groups", "List consumer groups, sorted by name", groups.groups, Groups, query=groups.GroupsQuery),
     get(
@@ -142,13 +143,15 @@ ROUTES: Final[tuple[Route, ...]] = (
         *(dead_letters.resend_dead_letters, Resends),
         query=dead_letters.ResendQuery,
         body=ResendBody,
-        refusals=(404,),
+        refusals=(404, 409),
+        of_master=True,
     ),
     post(
         *("/api/v1/offsets/forget", "Discard unreadable consumer offsets"),
         *(OffsetsHttp.forget, OffsetsForgotten),
         body=object,
         refusals=(409, 503),
+        of_master=True,
     ),
     # Delays
     get("/api/v1/delay", "Delay levels: pending messages, positions, lateness", BrokerHttp.delay, Delay),
@@ -171,6 +174,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         *(DelayChangesHttp.change, Change),
         body=DescribedChangeBody,
         refusals=(404, 409),
+        of_master=True,
     ),
     get(
         *("/api/v1/delay/settings", "Delay settings of topics and accounts"),
@@ -189,6 +193,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         query=delay_settings.TopicQuery,
         body=TopicDelaySettings,
         refusals=(404, 409),
+        of_master=True,
     ),
     get(
         *("/api/v1/delay/settings/accounts/{account}", "Delay settings of an account"),
@@ -201,12 +206,14 @@ ROUTES: Final[tuple[Route, ...]] = (
         query=delay_settings.AccountQuery,
         body=AccountDelaySettings,
         refusals=(409,),
+        of_master=True,
     ),
     post(
         *("/api/v1/delay/pause", "Pause deliveries until they are resumed", DelayHttp.pause, DeliveryState),
         body=object,
         status=202,
         refusals=(409,),
+        of_master=True,
     ),
     post(
         *(
@@ -218,6 +225,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         body=Resume,
         status=202,
         refusals=(409,),
+        of_master=True,
     ),
     # The store, for remote readers
     get("/api/v1/store", "Segments and readable range of the commit log", StoreHttp.store, Store),

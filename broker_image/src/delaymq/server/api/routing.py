@@ -75,6 +75,8 @@ class Route:
     """Error statuses besides those that every request may get."""
     is_open: bool = False
     """Whether the operation needs no token."""
+    of_master: bool = False
+    """Whether replicas refuse the operation with 409, because it changes what they receive from their master."""
     receives_body: bool = False
     """Whether the handler, a method, receives the request body, with a limit of its own."""
 
@@ -156,6 +158,8 @@ def add_routes(app: web.Application, api: Api, routes: tuple[Route, ...]) -> Non
                 if hasattr(owner, "close"):
                     app.on_cleanup.append(owner.close)
             handler = _method_handler(route, getattr(owners[route.owner], route.handle.__name__))
+        if route.of_master:
+            handler = _of_master(api, handler)
         if route.method == "GET":
             app.router.add_get(route.path, handler)  # and HEAD
         else:
@@ -191,6 +195,17 @@ def _method_handler(
         except ApiError as error:
             return error_response(error.status, error.code, error.message)
         return answer if isinstance(answer, web.StreamResponse) else json_response(answer, route.status)
+
+    return handle
+
+
+def _of_master(
+    api: Api, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+    async def handle(request: web.Request) -> web.StreamResponse:
+        if api.broker.following is not None:
+            return error_response(409, "replica", api.broker.replica_refusal)
+        return await handler(request)
 
     return handle
 

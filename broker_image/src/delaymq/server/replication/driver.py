@@ -33,6 +33,7 @@ from delaymq.replication.messages import Frame
 from delaymq.replication.model import Note
 from delaymq.server.registers.effects import perform
 from delaymq.server.replication.member_files import MemberFiles
+from delaymq.server.replication.table_messages import TableReceived
 from delaymq.server.resources import started
 from delaymq.store.errors import StoreError
 from delaymq.throttled_log import ThrottledLogger
@@ -87,6 +88,19 @@ class Host(Protocol):
         """Restart the process."""
 
 
+class Tables(Protocol):
+    """The replication of the broker's tables, as the driver uses it."""
+
+    def received(self, event: TableReceived) -> None:
+        """Take note of a message about tables."""
+
+    def before(self, event: Event) -> bool:
+        """Return whether the member may handle an event now; otherwise, it is repeated later."""
+
+    def after(self, event: Event) -> None:
+        """Take note of an event that the member has handled."""
+
+
 class Driver:
     """Drives one member on the event loop. `start` and `stop` are called once each.
 
@@ -102,10 +116,12 @@ class Driver:
         files: MemberFiles,
         host: Host,
         *,
+        tables: Tables,
         flush_soon: Callable[[], None],
         register_timeout_s: float,
     ) -> None:
         """`flush_soon` requests a sync of the log, after which `flushed` is called."""
+        self._tables = tables
         self.member = member
         self._store = store
         self._links = links
@@ -169,9 +185,10 @@ class Driver:
         try:
             while self._events and not self._stopped:
                 each = self._events.popleft()
+                if not self._tables.before(each):
+                    continue
                 self._perform(self.member.handle(each, _monotonic_ms()))
-                if not self._stopped and not isinstance(each, _FREQUENT):
-                    self._report_in_sync()
+                self._after(each)
         except Exception as error:
             # The member assumes that its effects took place: as a master, it would keep its lease and serve nobody.
             _logger.exception("replication cannot continue in this process")
@@ -179,6 +196,13 @@ class Driver:
             self._host.restart(f"replication cannot continue: {error}")
         finally:
             self._is_handling = False
+
+    def _after(self, event: Event) -> None:
+        if self._stopped:
+            return
+        self._tables.after(event)
+        if not isinstance(event, _FREQUENT):
+            self._report_in_sync()
 
     def order(self, order: Order) -> str:
         """Give an order. Returns the reason if it is refused, otherwise an empty text."""

@@ -11,9 +11,9 @@ from typing import Final
 
 from delaymq.protocol.codes import RequestCode
 from delaymq.protocol.command import Command
-from delaymq.replication.messages import Message
 from delaymq.server.replication.handshake import Connecting, Identity, LinkError, Peer, shown
 from delaymq.server.replication.message_codec import UnsupportedMessageError, encode_message
+from delaymq.server.replication.table_messages import LinkMessage
 from delaymq.throttled_log import fields
 from delaymq.transport import ConnectionLimits, RemotingConnection, TransportError, connect
 from delaymq.transport.addresses import host_and_port
@@ -148,7 +148,7 @@ class Link:
             _logger.warning("no link to member %s: %s", self.member, problem, extra=fields(peer=self.member))
         self.problem = problem
 
-    def send(self, message: Message) -> bool:
+    def send(self, message: LinkMessage) -> bool:
         """Send a message; return whether it was sent. It is dropped if that would exceed the buffer. Never waits.
 
         ValueError for a message that cannot be encoded.

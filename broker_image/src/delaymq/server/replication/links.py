@@ -7,18 +7,18 @@ import logging
 import random
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Final, TypeAlias
 
 from delaymq.clock import now_ms
 from delaymq.protocol.codes import RequestCode
 from delaymq.protocol.command import Command, Response, encode_command, encode_response, request_command
 from delaymq.protocol.errors import ProtocolError
 from delaymq.replication.events import ConnectionLost, Received
-from delaymq.replication.messages import Message
 from delaymq.server.replication.handshake import Accepting, Identity, LinkError, Peer, shown
 from delaymq.server.replication.link import VANISHED_S, Address, Link, LinkCounts, Tls
 from delaymq.server.replication.message_codec import decode_message
 from delaymq.server.replication.secret import GroupSecret
+from delaymq.server.replication.table_messages import LinkMessage, TableAck, TablePart, TableReceived
 from delaymq.throttled_log import ThrottledLogger
 from delaymq.transport import RemotingConnection
 from delaymq.transport.connection import refuse_all
@@ -27,7 +27,8 @@ BUFFER_BYTES: Final = 8 << 20
 """Default maximum of unsent bytes for each member: twice what the core sends beyond what a replica has."""
 MAX_REASON_CHARACTERS: Final = 500
 
-OnEvent = Callable[[Received | ConnectionLost], None]
+LinkEvent: TypeAlias = Received | TableReceived | ConnectionLost
+OnEvent = Callable[[LinkEvent], None]
 
 _logger = logging.getLogger(__name__)
 _throttled = ThrottledLogger(_logger, now_ms)
@@ -79,7 +80,7 @@ class Links:
         self._buffer_bytes = buffer_bytes
         self._jitter = jitter
         self._accepting = Accepting(identity, lambda name: name in self._links, lambda: secret.values)
-        self._events: deque[Received | ConnectionLost] = deque()
+        self._events: deque[LinkEvent] = deque()
         self._is_reporting = False
         self._links: dict[str, Link] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -138,7 +139,7 @@ class Links:
 
     # Interface of the driver
 
-    def send(self, member: str, message: Message) -> bool:
+    def send(self, member: str, message: LinkMessage) -> bool:
         """Send a message; return whether it was sent. Never waits: without a connection or space, it is dropped.
 
         ValueError for a message that cannot be encoded. Nothing is sent to a process that is not another member.
@@ -254,7 +255,10 @@ class Links:
                 return
             counts.received_messages += 1
             counts.received_bytes += len(command.body)
-            self._report(Received(member, message))
+            if isinstance(message, TablePart | TableAck):
+                self._report(TableReceived(member, message))
+            else:
+                self._report(Received(member, message))
 
     def _end(self, incoming: _Incoming, reason: str) -> None:
         farewell = request_command(RequestCode.LINK_REPLICA, oneway=True)
@@ -275,7 +279,7 @@ class Links:
     def _lost(self, member: str) -> None:
         self._report(ConnectionLost(member))
 
-    def _report(self, event: Received | ConnectionLost) -> None:
+    def _report(self, event: LinkEvent) -> None:
         """Call `on_event`, which may itself disconnect members: their events follow when it has returned."""
         if not self._is_running:
             return

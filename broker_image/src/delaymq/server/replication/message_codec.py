@@ -16,8 +16,9 @@ from delaymq.protocol.codes import RequestCode
 from delaymq.protocol.command import encode_command, request_command
 from delaymq.protocol.errors import ProtocolError
 from delaymq.replication.history import EpochStart
-from delaymq.replication.messages import Accept, Ack, Ask, Begun, Follow, Frame, HandOver, Message, Position
+from delaymq.replication.messages import Accept, Ack, Ask, Begun, Follow, Frame, HandOver, Position
 from delaymq.replication.model import Note, NoteKind
+from delaymq.server.replication.table_messages import MAX_PART_BYTES, LinkMessage, TableAck, TablePart
 
 OLDEST_VERSION: Final = 1
 NEWEST_VERSION: Final = 1
@@ -49,6 +50,8 @@ _POSITION = Layout(">qqqqBBqqH")
 """Epoch, round, last epoch, end, whether it is master; kind, epoch, serial of the note; length of the version."""
 _HAND_OVER = Layout(">qqq")  # epoch, session, end
 _BEGUN = Layout(">q")  # epoch
+_TABLE_PART = Layout(">qqqBB")  # epoch, session, serial, table, flags; entries of the table
+_TABLE_ACK = Layout(">qqq")  # epoch, session, serial
 
 _NOTE_KINDS: Final = {NoteKind.LOST_TAIL: 1, NoteKind.EMPTY: 2, NoteKind.DETACHED: 3}
 _NOTE_KINDS_BY_NUMBER: Final = {number: kind for kind, number in _NOTE_KINDS.items()}
@@ -57,13 +60,14 @@ _ONEWAY: Final = encode_command(request_command(RequestCode.REPLICATE, oneway=Tr
 """Frame of the remoting protocol before the body, without its length. One-way requests need no number."""
 _LENGTH = Layout(">I")
 _NO_DATA: Final = b""
+_WITH_DATA: Final = (Frame, TablePart)
 
 
 class UnsupportedMessageError(Exception):
     """The version of the link has no message of this kind."""
 
 
-def encode_message(message: Message, version: int) -> bytes:
+def encode_message(message: LinkMessage, version: int) -> bytes:
     """Return the whole remoting frame of a message.
 
     ValueError for values out of range, UnsupportedMessageError if links of this version do not carry its kind.
@@ -75,13 +79,13 @@ def encode_message(message: Message, version: int) -> bytes:
         fields = kind.pack(message)
     except StructError as error:
         raise ValueError(f"{kind.name} has a value out of range: {error}") from error
-    data = message.data if type(message) is Frame else _NO_DATA
+    data = message.data if isinstance(message, _WITH_DATA) else _NO_DATA
     checksum = crc32(data, crc32(fields, crc32(_START.pack(version, kind.number, 0))))
     length = _LENGTH.pack(len(_ONEWAY) + _HEAD.size + len(fields) + len(data))
     return b"".join((length, _ONEWAY, _HEAD.pack(version, kind.number, 0, checksum), fields, data))
 
 
-def decode_message(body: bytes, version: int) -> Message:
+def decode_message(body: bytes, version: int) -> LinkMessage:
     """Decode the body of REPLICATE on a link of this version. ProtocolError for anything that no member sends."""
     if len(body) < _HEAD.size:
         raise ProtocolError(f"a message of {len(body)} bytes has no header")
@@ -272,6 +276,42 @@ def _unpack_begun(body: bytes) -> Begun:
     return message
 
 
+def _pack_table_part(message: TablePart) -> bytes:
+    _check_table_part(message)
+    return _TABLE_PART.pack(*message[:5])
+
+
+def _unpack_table_part(body: bytes) -> TablePart:
+    epoch, session, serial, table, flags = _TABLE_PART.unpack_from(body, _HEAD.size)
+    message = TablePart(epoch, session, serial, table, flags, body[_HEAD.size + _TABLE_PART.size :])
+    _check_table_part(message)
+    return message
+
+
+def _check_table_part(message: TablePart) -> None:
+    _check_table_ack(TableAck(message.epoch, message.session, message.serial))
+    if len(message.data) > MAX_PART_BYTES:
+        raise ValueError(f"it has {len(message.data)} bytes of a table (limit: {MAX_PART_BYTES})")
+
+
+def _pack_table_ack(message: TableAck) -> bytes:
+    _check_table_ack(message)
+    return _TABLE_ACK.pack(*message)
+
+
+def _unpack_table_ack(body: bytes) -> TableAck:
+    message = TableAck._make(_whole(_TABLE_ACK, body))
+    _check_table_ack(message)
+    return message
+
+
+def _check_table_ack(message: TableAck) -> None:
+    _check_numbers(message.epoch)
+    _check_session(message.session)
+    if message.serial < 1:
+        raise ValueError(f"the serial is {message.serial}")
+
+
 # Values.
 
 
@@ -312,9 +352,9 @@ def _store_id(data: bytes, size: int) -> str:
 
 class _Kind(NamedTuple):
     number: int
-    type: type[Message]
+    type: type[LinkMessage]
     pack: Callable[[Any], bytes]
-    unpack: Callable[[bytes], Message]
+    unpack: Callable[[bytes], LinkMessage]
     max_bytes: int
     since: int = 1
     """First version that has this kind."""
@@ -343,6 +383,8 @@ _KINDS: Final = (
     _Kind(6, Position, _pack_position, _unpack_position, _limit(_POSITION, MAX_VERSION_CHARACTERS)),
     _Kind(7, HandOver, _pack_hand_over, _unpack_hand_over, _limit(_HAND_OVER)),
     _Kind(8, Begun, _pack_begun, _unpack_begun, _limit(_BEGUN)),
+    _Kind(9, TablePart, _pack_table_part, _unpack_table_part, _limit(_TABLE_PART, MAX_PART_BYTES)),
+    _Kind(10, TableAck, _pack_table_ack, _unpack_table_ack, _limit(_TABLE_ACK)),
 )
-_KINDS_BY_TYPE: Final[dict[type[Message], _Kind]] = {kind.type: kind for kind in _KINDS}
+_KINDS_BY_TYPE: Final[dict[type[LinkMessage], _Kind]] = {kind.type: kind for kind in _KINDS}
 _KINDS_BY_NUMBER: Final = {kind.number: kind for kind in _KINDS}

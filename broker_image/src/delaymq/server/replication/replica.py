@@ -17,11 +17,14 @@ from delaymq.replication.events import MembersListed, SwitchOver
 from delaymq.replication.history import trimmed
 from delaymq.server.replication.driver import Driver
 from delaymq.server.replication.handshake import Identity
-from delaymq.server.replication.links import Links
+from delaymq.server.replication.links import LinkEvent, Links
 from delaymq.server.replication.member_files import Epochs, KnownReplica, MemberFiles, boot_id
+from delaymq.server.replication.table_messages import TableReceived
+from delaymq.server.replication.tables import TableReplication
 from delaymq.server.tls.outgoing import outgoing_tls
 from delaymq.store.replica.cutting import cut
 from delaymq.store.replica.discarding import discard
+from delaymq.store.replica.rebuilding import rebuild
 
 if TYPE_CHECKING:
     from delaymq.broker.broker import Broker
@@ -84,6 +87,7 @@ class Replica:
         self._is_ending = False
         self._is_held = False
         self._may_store = True
+        broker.master_name = self._master_name
         self._files = MemberFiles(broker.store.own_files)
         self._note: Note | None = None
         member = Member(
@@ -100,8 +104,17 @@ class Replica:
             identity,
             membership.members,
             membership.secret,
-            lambda event: self.driver.handle(event),
+            self._received,
             tls=partial(outgoing_tls, broker.config),
+        )
+        self._tables = TableReplication(
+            broker,
+            member,
+            send=self.links.send,
+            disconnect=self.links.disconnect,
+            handle=lambda event: self.driver.handle(event),
+            rebuild=self._rebuild,
+            flushing=server.flushing,
         )
         self.driver = Driver(
             member,
@@ -110,9 +123,23 @@ class Replica:
             register,
             self._files,
             self,
+            tables=self._tables,
             flush_soon=self._flush_soon,
             register_timeout_s=membership.settings.register_timeout_ms / 1_000,
         )
+
+    def _master_name(self) -> str:
+        master = self.driver.member.master
+        if master not in self.members:
+            return "the group's master, which is not known now"
+        host, port = self.members[master]
+        return f"the group's master, member {master} at {host}:{port}"
+
+    def _received(self, event: LinkEvent) -> None:
+        if isinstance(event, TableReceived):
+            self._tables.received(event)
+        else:
+            self.driver.handle(event)
 
     def _log_state(self) -> LogState:
         """Return the log as it is on disk, with the note that the start has to record."""
@@ -237,7 +264,7 @@ class Replica:
 
     def lead(self, epoch: int) -> None:
         """Act as the broker of the group."""
-        self._broker.lead()
+        self._tables.lead(epoch)
         self._broker.replicate(waits=self.settings.waits_for_replicas)
         self._broker.store.watch_appends(lambda record: self.driver.grown())
         config = self._broker.config
@@ -251,6 +278,8 @@ class Replica:
 
     def hold(self, held: bool) -> None:
         """Store nothing new, or continue."""
+        if held:
+            self._tables.send_offsets()  # the target receives them before it takes over
         self._is_held = held
         self._refuse_if_necessary()
         self._server.hold(held=held)
@@ -285,6 +314,12 @@ class Replica:
     def discard(self, reason: str) -> None:
         """Restart with an empty log."""
         self.restart(f"the log is discarded: {reason}", partial(discard, self._broker.store.path))
+
+    def _rebuild(self, deleted: Mapping[str, int]) -> None:
+        """Restart with queues that are built again, without the records of other deleted topics."""
+        self.driver.halt()
+        reason = "other topics were deleted than those that the master deleted: the queues are built again"
+        self.restart(reason, partial(rebuild, self._broker.store.path, dict(deleted)))
 
     def store_failed(self, reason: str) -> None:
         """Restart with a note, so that the other members take over: the disk may lack what it accepted."""

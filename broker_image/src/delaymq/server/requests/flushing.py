@@ -60,6 +60,10 @@ class Flushing:
         self._on_confirmed = on_confirmed
         self._waiting = WaitQueue(lambda: store.flushed_offset)
         self._for_replicas = WaitQueue(lambda: store.replicated_offset)
+        self.tables_reached: Callable[[], int] = lambda: 0
+        """Returns the number of the newest change of a table that all required replicas have."""
+        self.of_tables = WaitQueue(lambda: self.tables_reached())
+        """Responses that wait until replicas have changes of tables."""
         self._executor = started(ThreadPoolExecutor(1, "flush"), 1)
         self._in_flight: asyncio.Future[None] | None = None
         self._interval_timer: asyncio.TimerHandle | None = None
@@ -102,6 +106,9 @@ class Flushing:
         return await outcome
 
     def _wait(self, answer: Answer, deferred: Deferred) -> None:
+        if deferred.of_tables:
+            self.of_tables.add(answer, deferred.until, deferred.timeout_ms, lambda: deferred.response, deferred.late)
+            return
         replicas = deferred.replicas
         if replicas is not None:
             by_replicas = answer
@@ -120,6 +127,11 @@ class Flushing:
         if self.in_sync >= max(self.min_in_sync, 2):
             return deferred.response
         return replicas.alone if self.in_sync <= 1 else replicas.late
+
+    @property
+    def awaits_tables(self) -> bool:
+        """Whether responses wait until replicas have changes of tables."""
+        return bool(self.of_tables)
 
     @property
     def waiting(self) -> int:
@@ -164,6 +176,7 @@ class Flushing:
             self._retry_timer.cancel()
         self._waiting.stop()
         self._for_replicas.stop()
+        self.of_tables.stop()
         self._executor.shutdown(wait=True)
 
     def _tick(self) -> None:

@@ -8,7 +8,8 @@ from typing import Final
 from delaymq.store.disk.files import Files
 from delaymq.store.disk.store_lock import StoreLock
 
-_DERIVED_FIRST: Final = ("delaymq/snapshot.json", "delaymq/snapshot.json.bak", "checkpoint")
+SNAPSHOTS: Final = ("delaymq/snapshot.json", "delaymq/snapshot.json.bak", "checkpoint")
+"""Files that state what has been derived from the log."""
 _FOLDERS: Final = ("commitlog", "consumequeue", "index", "delaymq/timeline")
 
 
@@ -20,7 +21,7 @@ def discard(path: str | os.PathLike[str], *, files: Files | None = None) -> None
     path, files = os.fspath(path).rstrip("/"), files or Files()
     lock = StoreLock(files, f"{path}/lock")
     try:
-        for name in _DERIVED_FIRST:
+        for name in SNAPSHOTS:
             files.unlink(f"{path}/{name}")
         files.sync_folder(f"{path}/delaymq")
         for folder in _FOLDERS:

@@ -7,7 +7,7 @@ continues with the rest of the messages. A pause is a fact in the log as soon as
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 import msgspec
@@ -107,6 +107,12 @@ class OverdueTreatments:
         """Treatments by topic."""
         self._latest: Treatment | None = None
         """That of the latest start."""
+        self.stored: dict[str, Treatment] = {}
+        """Treatments that the file states, some of which may have ended."""
+        self._is_written = True
+        """Whether the file states the treatments of the broker that this one follows."""
+        self.on_change: Callable[[str], None] = lambda topic: None
+        """Called with each topic whose stored treatment has changed."""
 
     def begin(self, stopped_ms: int) -> None:
         """Begin treatments at a start, or continue those that a stop has interrupted.
@@ -114,6 +120,7 @@ class OverdueTreatments:
         `stopped_ms` is the store time of the log's last record. OSError, TimelineDamagedError: nothing has begun.
         """
         former, now_ms = self._store.own_files.load(FILE_NAME, _parse) or {}, self._now_ms()
+        self.stored = former
         wanted = {} if self._requests.is_decided() else self._wanted(self._unfinished(former), stopped_ms, now_ms)
         counts = self._counts(wanted)
         begun = {topic: treatment for topic, treatment in wanted.items() if counts[topic].counts[_TREATED]}
@@ -130,6 +137,17 @@ class OverdueTreatments:
             self._pause_all(error)
             return
         self._report({topic: counts[topic].counts[_TREATED] for topic in begun})
+
+    def replicate(self, changed: Mapping[str, Treatment | None]) -> None:
+        """Adopt treatments of the broker that this one follows, or their end (None). `begin` continues them."""
+        self._is_written = False
+        self.stored = {topic: each for topic, each in {**self.stored, **changed}.items() if each is not None}
+
+    def write(self) -> None:
+        """Store the treatments of the broker that this one follows. OSError."""
+        if not self._is_written:
+            self._save(self.stored)
+            self._is_written = True
 
     def in_progress(self, topic: str) -> OverdueInProgress | None:
         """Return the treatment of a topic; None without one."""
@@ -332,6 +350,10 @@ class OverdueTreatments:
             self._store.own_files.save(FILE_NAME, msgspec.json.encode(_Stored(_VERSION, treatments)))
         else:
             self._store.own_files.remove(FILE_NAME)
+        before, self.stored = self.stored, dict(treatments)
+        for topic in before.keys() | treatments.keys():
+            if before.get(topic) != treatments.get(topic):
+                self.on_change(topic)
 
     def _save_or_report(self) -> None:
         try:

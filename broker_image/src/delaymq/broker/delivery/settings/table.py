@@ -34,6 +34,8 @@ class DelaySettingsTable:
         self.dirty = False
         self.on_topic: Callable[[str], None] = lambda topic: None
         """Called when the settings of a topic have changed."""
+        self.on_change: Callable[[str, bool], None] = lambda name, is_account: None
+        """Called with the name of each topic or account whose entry in the table has changed."""
 
     def of_topic(self, topic: str) -> TopicDelaySettings:
         """Return the settings of a topic."""
@@ -48,6 +50,7 @@ class DelaySettingsTable:
         self._put(self.topics, topic, settings, _NONE, MAX_TOPICS)
         if topic not in self.topics:
             self.gone.discard(topic)
+        self.on_change(topic, False)
         self.on_topic(topic)
 
     def topic_deleted(self, topic: str, *, is_settled: bool) -> None:
@@ -57,10 +60,12 @@ class DelaySettingsTable:
         elif topic in self.topics and topic not in self.gone:
             self.gone.add(topic)
             self.dirty = True
+            self.on_change(topic, False)
 
     def put_account(self, account: str, settings: AccountDelaySettings) -> None:
         """Replace the settings of an account. Raises RequestError 1 if too many accounts have settings."""
         self._put(self.accounts, account, settings, _NONE_OF_ACCOUNT, MAX_ACCOUNTS)
+        self.on_change(account, True)
 
     def _put(self, table: dict[str, _Settings], name: str, settings: _Settings, none: _Settings, most: int) -> None:
         if settings == none:
@@ -71,6 +76,25 @@ class DelaySettingsTable:
         if table.get(name) != settings:
             table[name] = settings
             self.dirty = True
+
+    def replicate_topic(self, topic: str, settings: TopicDelaySettings | None, *, is_gone: bool) -> None:
+        """Adopt the master's settings of a topic, or their removal (None)."""
+        self._replicate(self.topics, topic, settings)
+        if settings is not None and is_gone:
+            self.gone.add(topic)
+        else:
+            self.gone.discard(topic)
+
+    def replicate_account(self, account: str, settings: AccountDelaySettings | None) -> None:
+        """Adopt the master's settings of an account, or their removal (None)."""
+        self._replicate(self.accounts, account, settings)
+
+    def _replicate(self, table: dict[str, _Settings], name: str, settings: _Settings | None) -> None:
+        self.dirty = True
+        if settings is None:
+            table.pop(name, None)
+        else:
+            table[name] = settings
 
     def encode(self) -> bytes:
         """Return the content of the file."""
