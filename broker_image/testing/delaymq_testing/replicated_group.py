@@ -169,6 +169,16 @@ class Group:
         return self.master
 
 
+async def delete_old_segments(member: GroupMember) -> None:
+    """Delete all segments but the last one, as an hour later."""
+    store = member.running.broker.store
+    await until(lambda: store.flushed_offset == store.end_offset)
+    while store.clean(member.running.broker.now_ms() + 2 * 3_600_000, at_any_hour=True):
+        pass
+    await until(lambda: member.replica.driver.member.log.begin == store.min_offset)
+    assert store.end_offset - store.min_offset < 2 * SEGMENT_BYTES
+
+
 def _free_port() -> int:
     ports = Ports.bind(broker_config(Path("/nonexistent"), **(BROKER_FIELDS | {"fast_port_enable": False})), http=False)
     port: int = ports.main.getsockname()[1]

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import random
 from pathlib import Path
+from shutil import rmtree
 from typing import Any
 
 import pytest
 from delaymq.api_types.delay_settings import TopicDelaySettings
+from delaymq.broker.delivery.settings.overdue import Treatment
 from delaymq.broker.tables.entries import Table
 from delaymq.protocol.bodies import SubscriptionGroupConfig
 from delaymq.protocol.codes import RequestCode, ResponseCode
@@ -16,9 +18,10 @@ from delaymq.protocol.command import Command, encode_command, request_command
 from delaymq.replication import Settings
 from delaymq.replication.events import SwitchOver
 from delaymq.server.replication.table_messages import TablePart
-from delaymq_testing.replicated_group import Group, GroupMember, replicated
-from delaymq_testing.running_server import BrokerPeer, run, until
+from delaymq_testing.replicated_group import Group, GroupMember, delete_old_segments, replicated
+from delaymq_testing.running_server import HOST, BrokerPeer, run, until
 
+STORED = (ResponseCode.SUCCESS, ResponseCode.FLUSH_SLAVE_TIMEOUT, ResponseCode.SLAVE_NOT_AVAILABLE)
 QUICK = Settings(replica_timeout_ms=1_000, renew_ms=300, lease_ms=2_500)
 
 
@@ -155,6 +158,43 @@ def test_delay_settings_and_locks_exist_after_a_switchover(tmp_path: Path) -> No
     run(scenario)
 
 
+def test_queue_whose_records_were_deleted_continues_at_its_number(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with replicated(tmp_path / "g", "ab", file_reserved_time=1) as group:
+            peer = await BrokerPeer.connect(group["a"].port)
+            for _ in range(5):
+                await succeed(await peer.send("Old", b"x", queue_id=1))
+            for _ in range(1_000):
+                assert (await peer.send("T", bytes(700), queue_id=0)).code in STORED
+            await group["b"].stop()
+            await delete_old_segments(group["a"])
+            assert group["a"].running.broker.store.queue_bounds("Old", 1) == (5, 5)
+            rmtree(group["b"].path)
+            await group["b"].start()
+            await group.in_sync("a", "b")
+            peer = await hand_over(group, "b")
+            assert (await peer.send("Old", b"x", queue_id=1)).fields["queueOffset"] == "5"
+            assert group["b"].running.broker.store.stored_bounds("Old", 1) == (5, 6)
+
+    run(scenario)
+
+
+def test_policy_and_treatments_of_overdue_messages_continue_after_a_switchover(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with replicated(tmp_path / "g", "ab") as group:
+            control = group["a"].running.broker.delivery.control
+            control.pause_locally()
+            treatment = Treatment(treatment="drop", after_ms=1, up_to_ms=2, until_ms=0)
+            control.treatments._save({"T": treatment})
+            follower = group["b"].running.broker.delivery.control
+            await until(lambda: follower.treatments.stored == {"T": treatment})
+            await hand_over(group, "b")
+            assert group["b"].running.broker.delivery.control.is_paused
+            assert (group["b"].path / "store" / "delaymq" / "delivery.json").exists()
+
+    run(scenario)
+
+
 def test_change_is_not_acknowledged_before_replicas_in_sync_have_it(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with replicated(tmp_path / "g", "ab", Settings(replica_timeout_ms=60_000), slave_timeout=300) as group:
@@ -177,7 +217,10 @@ def test_replica_refuses_changes_of_tables(tmp_path: Path) -> None:
             peer = await BrokerPeer.connect(group["b"].port)
             for response in (await put_topic(peer, "T", 1), await put_group(peer, "G", 1)):
                 assert response.code == ResponseCode.SERVICE_NOT_AVAILABLE
-                assert "replica" in (response.remark or "")
+                assert f"the group's master, member a at {HOST}:{group['a'].port}" in (response.remark or "")
+            assert not {"T", "G"} & (
+                group["b"].running.broker.topics.table.keys() | group["b"].running.broker.groups.table
+            )
 
     run(scenario)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from enum import IntEnum
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import msgspec
 
@@ -23,6 +23,8 @@ LOG_BEGIN: Final = ""
 deletions."""
 OFFSETS_ARE_KNOWN: Final = ""
 """Name of an entry of OFFSETS that is present unless the master's own table is unreadable."""
+Name: TypeAlias = str | tuple[str, int]
+"""Name of an entry: a text, or topic and queue id of EMPTY_QUEUES, of which names are encoded only when necessary."""
 _encode = msgspec.json.encode
 
 
@@ -75,7 +77,6 @@ class TableSource:
             Table.LOCKS: self._locks,
             Table.CLIENTS: lambda name: self._clients.get(name),
             Table.OFFSETS: lambda name: broker.offsets.table.get(name) if name != OFFSETS_ARE_KNOWN else {},
-            Table.EMPTY_QUEUES: self._next_number,
         }
 
     def watch(self, changed: Callable[[Table, str], None]) -> None:
@@ -107,7 +108,7 @@ class TableSource:
         changed, offsets.changed = offsets.changed, set()
         return changed or ()
 
-    def names(self, table: Table) -> list[str]:
+    def names(self, table: Table) -> list[Name]:
         """Return the names of all entries, in the order in which they are to be sent."""
         broker = self._broker
         match table:
@@ -133,16 +134,17 @@ class TableSource:
                 return [] if broker.offsets.unreadable else [OFFSETS_ARE_KNOWN, *broker.offsets.table]
             case Table.EMPTY_QUEUES:
                 # A log that begins at 0 has at least one record of each queue.
-                return [name_of(*each) for each in broker.store.queues()] if broker.store.min_offset else []
+                return list(broker.store.queues()) if broker.store.min_offset else []
 
-    def entry(self, table: Table, name: str) -> bytes:
+    def entry(self, table: Table, name: Name) -> bytes:
         """Return a member of a JSON object: the name of an entry and its value, `DELETED` if there is none.
 
         It is empty for a queue with records, which replicas receive in the log.
         """
+        if isinstance(name, tuple):
+            number = self._next_number(*name)
+            return b"" if number is None else b"%b:%d" % (_encode(name_of(*name)), number)
         value = self._values[table](name)
-        if value is None and table is Table.EMPTY_QUEUES:
-            return b""
         return b"%b:%b" % (_encode(name), DELETED if value is None else _encode(value))
 
     def _deletion(self, name: str) -> int | None:
@@ -164,8 +166,8 @@ class TableSource:
         ages = ((queue, max(now_ms - since_ms, 0)) for queue, since_ms in held.items())
         return [(*queue, age_ms) for queue, age_ms in ages if age_ms <= LOCK_MS] or None
 
-    def _next_number(self, name: str) -> int | None:
-        low, high = self._broker.store.stored_bounds(*queue_of(name))
+    def _next_number(self, topic: str, queue_id: int) -> int | None:
+        low, high = self._broker.store.stored_bounds(topic, queue_id)
         return high if low >= high > 0 else None
 
 

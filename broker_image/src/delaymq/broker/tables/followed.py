@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from delaymq.api_types.delay_settings import AccountDelaySettings, TopicDelaySettings
-from delaymq.broker.delivery.control import parse_policy
+from delaymq.broker.delivery.control import DeliveryPolicy, parse_policy
 from delaymq.broker.delivery.settings.overdue import Treatment
 from delaymq.broker.groups.client_snapshot import RememberedClients, RememberedGroup
 from delaymq.broker.groups.queue_locks import LOCK_MS
@@ -38,7 +38,7 @@ _ENTRIES: Final[dict[Table, Any]] = {
     Table.GROUPS: SubscriptionGroupConfig,
     Table.TOPIC_SETTINGS: TopicSettings,
     Table.ACCOUNT_SETTINGS: AccountDelaySettings,
-    Table.POLICY: msgspec.Raw,
+    Table.POLICY: dict[str, Any],
     Table.TREATMENTS: Treatment,
     Table.LOCKS: list[tuple[str, str, int, int]],
     Table.CLIENTS: RememberedGroup,
@@ -136,9 +136,9 @@ class FollowedTables:
         store = self._broker.store
         deletions, end, first = store.deletions, store.end_offset, store.min_offset
         stated = {topic: offset for topic, offset in entries.items() if offset is not None and topic != LOG_BEGIN}
+        if end == first and not self._deletions:
+            deletions.forget()  # those of the log that this empty one replaces
         self._deletions |= stated
-        if end == first:
-            deletions.forget()  # of the log that this empty one replaces
         changed = {topic: offset for topic, offset in stated.items() if deletions.offsets.get(topic) != offset}
         is_late = any(first < offset < end for offset in changed.values())
         begin = entries.get(LOG_BEGIN)
@@ -182,9 +182,9 @@ class FollowedTables:
         for name, settings in entries.items():
             self._broker.delay_settings.replicate_account(name, settings)
 
-    def _apply_policy(self, entries: Mapping[str, msgspec.Raw | None]) -> None:
+    def _apply_policy(self, entries: Mapping[str, dict[str, Any] | None]) -> None:
         for policy in entries.values():
-            self._broker.delivery.control.replicate(None if policy is None else parse_policy(bytes(policy)))
+            self._broker.delivery.control.replicate(None if policy is None else _policy(policy))
 
     def _apply_treatments(self, entries: Mapping[str, Treatment | None]) -> None:
         self._broker.delivery.control.treatments.replicate(entries)
@@ -249,7 +249,8 @@ class FollowedTables:
         broker, store = self._broker, self._broker.store
         self._received = None
         store.deletions.end()
-        adopted = broker.topics.adopt(store.queues())
+        # A cut leaves queues without entries, whose topics may have been deleted or never acknowledged.
+        adopted = broker.topics.adopt(queue for queue in store.queues() if store.next_queue_offset(*queue))
         if adopted:
             _logger.warning("%d stored topics without a definition were added: %s", len(adopted), adopted[:20])
         broker.offsets.clamp(store.next_queue_offset)
@@ -284,7 +285,7 @@ def _check(table: Table, name: str, value: Any) -> None:
         case Table.TOPIC_SETTINGS if value is not None:
             _settings(value)
         case Table.POLICY if value is not None:
-            parse_policy(bytes(value))
+            _policy(value)
         case Table.LOCKS:
             locks_of(name)
             if any(not 0 <= age <= LOCK_MS for *_, age in value or ()):
@@ -299,6 +300,10 @@ def _check(table: Table, name: str, value: Any) -> None:
                 raise ValueError(f"{name[:128]!r} does not name a queue, or its number is impossible")
         case _:
             pass
+
+
+def _policy(entry: dict[str, Any]) -> DeliveryPolicy:
+    return parse_policy(msgspec.json.encode(entry))
 
 
 def _settings(entry: TopicSettings) -> TopicDelaySettings:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final
@@ -11,12 +12,12 @@ from delaymq.broker.tables.entries import Table
 from delaymq.server.replication.table_messages import COMPLETE, MAX_PART_BYTES, WRITE, TableAck, TablePart
 
 if TYPE_CHECKING:
-    from delaymq.broker.tables.entries import TableSource
+    from delaymq.broker.tables.entries import Name, TableSource
 
 PART_BYTES: Final = 32 << 10
 """Size from which a part is sent. Encoding one blocks the event loop for about a millisecond."""
-PART_NAMES: Final = 500
-"""Maximum number of entries that are considered for a part: most queues have records, and are not sent."""
+PART_S: Final = 0.002
+"""Time after which a part is sent, even a small one: of most queues, nothing is sent."""
 WINDOW_BYTES: Final = 256 << 10
 """Maximum number of bytes that a replica has not acknowledged yet: the log must remain able to use the link."""
 
@@ -30,20 +31,20 @@ class _Names:
 
     __slots__ = ("_changed", "_first")
 
-    def __init__(self, names: list[str]) -> None:
+    def __init__(self, names: list[Name]) -> None:
         names.reverse()
         self._first = names
         """Names in reverse order."""
-        self._changed: dict[str, None] = {}
+        self._changed: dict[Name, None] = {}
         """Names that follow, which have changed since."""
 
     def __bool__(self) -> bool:
         return bool(self._first or self._changed)
 
-    def add(self, names: Iterable[str]) -> None:
+    def add(self, names: Iterable[Name]) -> None:
         self._changed.update(dict.fromkeys(names))
 
-    def next(self) -> str:
+    def next(self) -> Name:
         """Return the next name, which remains until `drop`."""
         if not self._first:
             # Deleting the first key of a dictionary repeatedly would take quadratic time.
@@ -70,7 +71,7 @@ class Stream:
         """Serial and size of each part, and the number of the newest change that it completes, or -1."""
         self._unacknowledged_bytes = 0
 
-    def note(self, table: Table, names: Iterable[str]) -> None:
+    def note(self, table: Table, names: Iterable[Name]) -> None:
         """Note changed entries, of which the newest values will be sent."""
         self.pending[table].add(names)
 
@@ -96,9 +97,9 @@ class Stream:
     def _send_part(self, send: SendPart, table: Table, number: int, *, is_awaited: bool) -> bool:
         names, entries = self._take(table)
         is_all = not any(self.pending.values())
-        flags = WRITE if is_awaited else 0
+        flags = WRITE if is_all and is_awaited else 0
         if is_all and not self._is_complete_sent:
-            flags |= COMPLETE | WRITE
+            flags = COMPLETE | WRITE
         data = b"{%b}" % b",".join(entries)
         part = TablePart(self._epoch, self.session, self._serial + 1, table, flags, data)
         if not send(part):
@@ -110,16 +111,18 @@ class Stream:
         self._unacknowledged_bytes += len(data)
         return True
 
-    def _take(self, table: Table) -> tuple[list[str], list[bytes]]:
+    def _take(self, table: Table) -> tuple[list[Name], list[bytes]]:
         """Remove entries that fit a part from those to be sent, and return their names and contents."""
-        pending, names, entries, size = self.pending[table], list[str](), list[bytes](), 2
-        while pending and size < PART_BYTES and len(names) < PART_NAMES:
+        names: list[Name] = []
+        pending, entries, size = self.pending[table], list[bytes](), 2
+        until = time.monotonic() + PART_S
+        while pending and size < PART_BYTES:
             name = pending.next()
             entry = self._source.entry(table, name)
             if size + len(entry) + 1 > MAX_PART_BYTES:
                 if entries:
                     break
-                _logger.error("an entry of table %s is too large for replicas: %s", table.name, name[:256])
+                _logger.error("an entry of table %s is too large for replicas: %s", table.name, str(name)[:256])
                 pending.drop()
                 continue
             pending.drop()
@@ -127,6 +130,8 @@ class Stream:
             if entry:
                 entries.append(entry)
                 size += len(entry) + 1
+            if time.monotonic() >= until:
+                break
         return names, entries
 
     def acknowledge(self, ack: TableAck) -> int:
