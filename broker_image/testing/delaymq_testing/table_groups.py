@@ -1,4 +1,4 @@
-"""Groups of brokers whose tables are replicated, over links in memory that deliver when the test says so.
+"""Groups of brokers whose tables are replicated, over links in memory that deliver when the test reports it.
 
 Everything but the state machine of members is real: brokers with their stores, and `TableReplication`.
 """
@@ -204,7 +204,7 @@ class TableGroup:
         return min(at, end)
 
     def disconnect(self, name: str) -> None:
-        """End a session, with everything that is on its way."""
+        """End a session, with everything that is in transit."""
         if self.links.pop(name, None) is not None:
             self.leader.handle(ConnectionLost(name))
             self.nodes[name].broker.store.forget_received()
