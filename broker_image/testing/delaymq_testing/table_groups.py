@@ -1,4 +1,4 @@
-"""Groups of brokers whose tables are replicated, over links in memory that deliver when the test reports it.
+"""Groups of brokers whose tables are replicated, over links in memory that deliver on request.
 
 Everything but the state machine of members is real: brokers with their stores, and `TableReplication`.
 """
