@@ -22,6 +22,7 @@ from delaymq.replication.effects import (
     WriteRegister,
 )
 from delaymq.replication.events import (
+    Able,
     Appended,
     ConnectionLost,
     Detach,
@@ -252,3 +253,13 @@ def test_lost_connection_ends_the_session_of_a_replica_and_keeps_its_acknowledge
     connect(driver, "b", 60)
     driver.give(ConnectionLost("b"), Received("b", Ack(2, 1, 100, 100, 0)))
     assert driver.member.log.confirmed == 60
+
+
+def test_member_with_a_full_disk_leaves_the_takeover_to_others_for_a_while() -> None:
+    driver = follower()
+    driver.give(Able(False))
+    assert not abandoned(driver, record(2, "a", "a", "b"), 5_000)
+    assert abandoned(driver, record(2, "a", "a", "b"), 10_000)
+    driver = follower()
+    driver.give(Able(False), Able(True))
+    assert abandoned(driver, record(2, "a", "a", "b"), 5_000)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from delaymq.replication.effects import ReportLoss
 from delaymq.replication.following import Following
@@ -11,6 +11,9 @@ from delaymq.replication.messages import Position
 from delaymq.replication.model import Failover, NoteKind, Record
 from delaymq.replication.positions import Positions
 from delaymq.replication.register import RegisterView
+
+UNABLE_DEFERS: Final = 4
+"""Multiple of `defer_ms` for which a candidate with a full disk leaves the takeover to others."""
 
 
 class Claim(NamedTuple):
@@ -118,6 +121,8 @@ class Candidacy:
             return True
         positions = self._fresh_positions(record)
         waited_ms = local.now_ms - (self._eligible_ms or 0)
+        if not local.is_able and waited_ms < UNABLE_DEFERS * local.settings.defer_ms:
+            return False
         own = self._positions.own()
         candidates = [(each.last_epoch, each.end, name) for name, each in positions.items() if each.note is None]
         if max(candidates, default=(0, 0, "")) > (own.last_epoch, own.end, local.name):

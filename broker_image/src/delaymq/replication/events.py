@@ -104,6 +104,12 @@ class Lacks(NamedTuple):
     lacks: bool
 
 
+class Able(NamedTuple):
+    """This member could store messages as master, or could not: its disk is full."""
+
+    is_able: bool
+
+
 class SwitchOver(NamedTuple):
     """Order to the master of `epoch`: let `target` take over."""
 
@@ -148,5 +154,6 @@ Event: TypeAlias = (
     | CutDone
     | Persisted
     | Lacks
+    | Able
     | Order
 )

@@ -25,6 +25,8 @@ class Local:
     log: LogState
     members: frozenset[str] = frozenset()
     """Names of all members, also of those that are not in sync."""
+    is_able: bool = True
+    """Whether it could store messages as master."""
     epoch: int = 0
     """Highest epoch that is known from the register or from other members."""
     now_ms: int = 0

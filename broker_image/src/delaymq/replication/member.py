@@ -16,6 +16,7 @@ from delaymq.replication.effects import (
     StopBeingMaster,
 )
 from delaymq.replication.events import (
+    Able,
     Appended,
     AppendFailed,
     ConnectionLost,
@@ -251,6 +252,8 @@ class Member:
                 self._register.on_conflict(request)
             case RegisterFailed(request):
                 self._register.on_failed(request)
+            case Able(is_able):
+                self._local.is_able = is_able
             case Lacks(member, lacks):
                 if self._leading is not None:
                     self._leading.set_lacking(member, lacks)

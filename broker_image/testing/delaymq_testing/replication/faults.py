@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from delaymq.replication import Acknowledge, Failover, NoteKind, Settings
 from delaymq.replication.effects import CutTo, Effect, PersistEpochs, PersistNote, SetConfirmed, WriteRegister
-from delaymq.replication.events import ConnectionLost, PrepareDetach, Promote, Received, SwitchOver
+from delaymq.replication.events import Able, ConnectionLost, PrepareDetach, Promote, Received, SwitchOver
 from delaymq.replication.messages import Ack
 
 from delaymq_testing.replication.checker import ViolationError
@@ -58,7 +58,7 @@ class Scenario:
             self._jump_clock: 3, self._skew_clock: 2, self._lose_connection: 4, self._slow_disk: 3, self._forge: 2,
             self._blackout: 1, self._replace_volume: 1, self._switch_over: 5, self._detach: 3,
             self._detach_far_from_register: 2, self._promote: 1, self._trim: 3, self._fail_appends: 2,
-            self._delete_record: 1,
+            self._delete_record: 1, self._fill_disk: 2,
         }  # fmt: skip
         if focus.faults:
             weights = {fault: weight for fault, weight in weights.items() if fault.__name__[1:] in focus.faults}
@@ -234,6 +234,12 @@ class Scenario:
         node = self._any()
         node.append_failures = self.random.choice((0.1, 1.0))
         self._later(setattr, node, "append_failures", 0.0)
+
+    def _fill_disk(self) -> None:
+        """Let a member leave takeovers to others."""
+        node = self._any()
+        node.handle(Able(False))
+        self._later(node.handle, Able(True))
 
     def _delete_record(self) -> None:
         """Delete the record of the register, which the members write again when all of them answer."""

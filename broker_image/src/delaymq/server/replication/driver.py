@@ -17,6 +17,7 @@ from delaymq.replication import Member
 from delaymq.replication import effects as does
 from delaymq.replication.effects import Effect
 from delaymq.replication.events import (
+    Able,
     Appended,
     AppendFailed,
     ConnectionLost,
@@ -143,6 +144,7 @@ class Driver:
         self._timer: asyncio.TimerHandle | None = None
         self._in_sync: tuple[frozenset[str], bool] = (frozenset(), False)
         self._is_reporting_end = False
+        self._is_able = True
         self._stopped = False
         self._refusal = ""
         self._detaching: list[asyncio.Future[Note]] = []
@@ -254,6 +256,10 @@ class Driver:
         self._timer = self._loop.call_later(TICK_S, self._tick)
         if self.member.log.begin != self._store.min_offset:
             self.handle(Trimmed(self._store.min_offset))
+        is_able = not self._store.disk_state().writes_refused
+        if is_able != self._is_able:
+            self._is_able = is_able
+            self.handle(Able(is_able))
         self.handle(Tick())
 
     # Effects
