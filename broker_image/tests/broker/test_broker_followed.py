@@ -38,22 +38,21 @@ def test_requests_that_change_tables_are_refused_with_the_name_of_the_master(tmp
     assert (response.remark or "").endswith("send the request to member a at 10.0.0.1:10911")
 
 
-def test_pulls_and_heartbeats_change_no_table(tmp_path: Path) -> None:
+def test_heartbeats_create_nothing(tmp_path: Path) -> None:
     harness = followed(tmp_path)
     broker = harness.broker
     broker.groups.replicate("readers", broker.groups.table["TOOLS_CONSUMER"])
     topics, groups = set(broker.topics.table), set(broker.groups.table)
     beat = b'{"clientID":"c","consumerDataSet":[{"groupName":"readers"},{"groupName":"others"}],"producerDataSet":[]}'
     assert harness.answer(RequestCode.HEART_BEAT, {}, beat).code == ResponseCode.SUCCESS
-    response = harness.pull("Orders", sysFlag=5, commitOffset=1)
-    assert isinstance(response, Response)
-    assert response.code == ResponseCode.SUCCESS
-    response = harness.pull("Orders", consumerGroup="others")
-    assert isinstance(response, Response)
-    assert response.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
-    assert not broker.offsets.table
     assert set(broker.topics.table) == topics
     assert set(broker.groups.table) == groups
+
+
+def test_java_consumers_repeat_their_query_for_an_offset(tmp_path: Path) -> None:
+    response = followed(tmp_path).ask(RequestCode.QUERY_CONSUMER_OFFSET, language="JAVA")
+    assert isinstance(response, Response)
+    assert (response.code, response.fields) == (ResponseCode.SUCCESS, {})
 
 
 def test_changes_are_accepted_when_the_replica_has_taken_over(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ def test_replica_refuses_changes_with_the_name_of_the_master(tmp_path: Path, rou
     run(scenario)
 
 
-def test_only_requests_about_the_process_itself_are_served_by_replicas() -> None:
+def test_only_requests_about_a_member_itself_are_served_by_replicas() -> None:
     served = {f"{route.method} {route.path}" for route in ROUTES if route.method != "GET" and not route.of_master}
     assert served == {
         "PUT /api/v1/log-level",
@@ -37,4 +37,8 @@ def test_only_requests_about_the_process_itself_are_served_by_replicas() -> None
         "POST /api/v1/decommission",
         "POST /api/v1/store/pins",
         "DELETE /api/v1/store/pins/{holder}",
+        "POST /api/v1/replication/switchover",
+        "POST /api/v1/replication/promote",
+        "POST /api/v1/replication/prepare-detach",
+        "POST /api/v1/replication/detach",
     }

@@ -197,7 +197,7 @@ def test_policy_and_treatments_of_overdue_messages_continue_after_a_switchover(t
 
 def test_change_is_not_acknowledged_before_replicas_in_sync_have_it(tmp_path: Path) -> None:
     async def scenario() -> None:
-        async with replicated(tmp_path / "g", "ab", Settings(replica_timeout_ms=60_000), slave_timeout=300) as group:
+        async with replicated(tmp_path / "g", "ab", Settings(replica_timeout_ms=60_000), slave_timeout=1_500) as group:
             peer = await BrokerPeer.connect(group["a"].port)
             await succeed(await put_topic(peer, "Before", 1))
             await group["b"].abandon()
