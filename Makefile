@@ -128,8 +128,8 @@ e2e: $(DEV) cluster ## brokers on real kind clusters: killed pods, lost nodes, r
 	$(call suite,kind) $(BIN)/python -m pytest e2e/kind --durations=15 --junitxml=$(REPORTS)/kind.xml
 
 # The tests that test-all does not run, in parts that can run alone and take at most an hour each on two processors.
-LONG_PARTS := fuzz replication crash real soak kind
-test-long: $(LONG_PARTS:%=test-long-%) ## tests that take too long for every change; single parts: make test-long-fuzz, -replication, -crash, -real, -soak, -kind
+LONG_PARTS := fuzz replication faults crash real soak kind
+test-long: $(LONG_PARTS:%=test-long-%) ## tests that take too long for every change; single parts: make test-long-fuzz, -replication, -faults, -crash, -real, -soak, -kind
 
 FUZZED := $(wildcard broker_image/tests/*/test_*fuzz*.py broker_image/tests/*/*/test_*fuzz*.py broker_image/tests/store/test_store_crash_*.py broker_image/tests/store/test_store_damage_*.py) broker_image/tests/message/test_message_record.py broker_image/tests/broker/test_delivery_model.py $(wildcard broker_image/tests/schedule/test_schedule_timeline_*.py)
 FUZZED += $(wildcard operator/tests/reconcile/test_operator_*_crashes.py)
@@ -138,6 +138,9 @@ test-long-fuzz: $(DEV) ## 13,000,000 hostile inputs (900,000 for each decoder, f
 
 test-long-replication: $(DEV) ## 120,000,000 steps of simulated groups of replicas
 	$(call suite,long-replication) env DELAYMQ_FUZZ_INPUTS=20000000 $(PYTEST) broker_image/tests/replication/test_replication_model.py --timeout=7200 --junitxml=$(REPORTS)/long-replication.xml
+
+test-long-faults: $(DEV) cluster ## 30 schedules of faults of replicas in network namespaces, promotions among 100,000 pending messages, RocketMQ's master and slave as a control
+	$(call suite,long-faults) $(BIN)/python -m pytest e2e/replication --long -m long --junitxml=$(REPORTS)/long-faults.xml
 
 test-long-crash: $(DEV) ## kill -9 at 20 points of each load; five kills in one run; RocketMQ's broker as a control
 	$(call suite,long-crash) $(PYTEST_E2E) --dist worksteal e2e/crash --long -m long --junitxml=$(REPORTS)/long-crash.xml

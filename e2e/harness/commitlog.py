@@ -133,7 +133,22 @@ def log_end(store: Path) -> int:
     return end
 
 
-def _record(data: mmap.mmap, position: int, base: int, with_body: bool) -> Record | None:
+def pulled_records(body: bytes) -> list[Record]:
+    """Return the records in the response to a pull, with bodies. BadLogError if it is not a sequence of records."""
+    found: list[Record] = []
+    position = 0
+    while position < len(body):
+        # A record states its own physical offset; all else is verified as in the log.
+        stated = _HEAD.unpack_from(body, position)[6] if position + _HEAD.size <= len(body) else 0
+        record = _record(body, position, stated - position, with_body=True)
+        if record is None:
+            raise BadLogError(f"byte {position} of a response with {len(body)} bytes is not the beginning of a record")
+        found.append(record)
+        position += record.size
+    return found
+
+
+def _record(data: mmap.mmap | bytes, position: int, base: int, with_body: bool) -> Record | None:
     """Return the record at `position`, or None if there is no complete record (the log's end)."""
     if position + _HEAD.size > len(data):
         return None

@@ -6,7 +6,7 @@ import json
 import ssl
 import urllib.request
 from base64 import b64encode
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -22,16 +22,26 @@ REQUEST_TIMEOUT_S = 10.0
 class EtcdCluster:
     """Members as child processes, as a context manager."""
 
-    def __init__(self, program: Path, folder: Path, *, members: int = 1, with_tls: bool = False) -> None:
+    def __init__(
+        self,
+        program: Path,
+        folder: Path,
+        *,
+        members: int = 1,
+        with_tls: bool = False,
+        host: str = HOST,
+        launcher: Sequence[str] = (),
+    ) -> None:
+        """`launcher` precedes the commands of the members, which have the address `host`."""
         self._folder = folder
         self.authority = Authority(folder / "tls") if with_tls else None
         scheme = "https" if with_tls else "http"
-        self.urls = [f"{scheme}://{HOST}:{free_port()}" for _ in range(members)]
-        peers = [f"http://{HOST}:{free_port()}" for _ in range(members)]
+        self.urls = [f"{scheme}://{host}:{free_port()}" for _ in range(members)]
+        peers = [f"http://{host}:{free_port()}" for _ in range(members)]
         self._tls: ssl.SSLContext | None = None
         more: list[str] = []
         if self.authority is not None:
-            pair = self.authority.issue(HOST)
+            pair = self.authority.issue(host)
             more = [f"--cert-file={pair.certificate}", f"--key-file={pair.key}", "--client-cert-auth"]
             more.append(f"--trusted-ca-file={self.authority.certificate}")
             self._tls = ssl.create_default_context(cafile=str(self.authority.certificate))
@@ -41,6 +51,7 @@ class EtcdCluster:
             ServerProcess(
                 f"etcd-{index}",
                 [
+                    *launcher,
                     str(program),
                     f"--name=member-{index}",
                     f"--data-dir={folder / f'etcd-{index}'}",

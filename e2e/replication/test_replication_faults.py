@@ -2,60 +2,46 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
+import contextlib
 import random
 import signal
-import sys
 import time
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from delaymq.replication import Record
 from delaymq.server.registers import RegisterError
-from delaymq.server.registers.etcd import NO_KEY, EtcdRegister
 from delaymq_operator_testing.api_server import Programs
 from delaymq_testing.repetitions import SEED
+from harness.brokers import HOST
 from harness.commitlog import records
-from harness.ports import free_broker_port
+from harness.ports import free_broker_port, free_port
 from harness.processes import ServerProcess
 from registers.etcd_processes import EtcdCluster
-from replication import member_process
 from replication.group_load import DELAYS_MS, TOPIC, GroupLoad
+from replication.members import NAMES, member_command, read_record, wait_until
 
-NAMES = ("a", "b", "c")
 LIMIT_S = 60.0
 ROUNDS = 3
-REQUEST_S = 10.0
 pytestmark = pytest.mark.timeout(400)
 
 
 class GroupProcesses:
     """Members as processes, and their register."""
 
-    def __init__(self, folder: Path, etcd: EtcdCluster, **settings: object) -> None:
+    def __init__(self, folder: Path, etcd: EtcdCluster, **settings: str) -> None:
         self.folder = folder
-        self.ports = {name: free_broker_port() for name in NAMES}
-        secret = folder / "secret"
-        secret.write_text("a secret of the tests")
-        self.processes = {}
-        for name in NAMES:
-            stated = {
-                "name": name,
-                "members": {each: ("127.0.0.1", port) for each, port in self.ports.items()},
-                "path": str(self.store(name)),
-                "secret": str(secret),
-                "etcd": etcd.urls,
-                "settings": settings,
-            }
-            file = folder / f"{name}.json"
-            file.write_text(json.dumps(stated))
-            script = str(Path(member_process.__file__).resolve())
-            self.processes[name] = ServerProcess(
-                name, [sys.executable, script, str(file)], folder / f"{name}.log", environment={}
+        self.addresses = {name: (HOST, free_broker_port()) for name in NAMES}
+        self.processes = {
+            name: ServerProcess(
+                name,
+                member_command(name, folder, self.addresses, etcd.urls, free_port(), settings),
+                folder / f"{name}.log",
+                environment={},
             )
+            for name in NAMES
+        }
 
     def store(self, name: str) -> Path:
         return self.folder / name
@@ -74,44 +60,18 @@ class GroupProcesses:
             process.kill()
 
 
-def found(etcd: EtcdCluster) -> None:
-    """Write the first record: the first member founds the group."""
-
-    async def write() -> None:
-        register = EtcdRegister(etcd.urls, member_process.KEY)
-        await register.write(Record(0, "", 0, frozenset(NAMES[:1])), NO_KEY, REQUEST_S)
-        await register.close()
-
-    asyncio.run(write())
-
-
 def current(etcd: EtcdCluster) -> Record:
-    """Return the record of the group; etcd may be starting."""
+    """Return the record of the group; etcd may be starting, and members may be writing the first record."""
+    found: list[Record] = []
 
-    async def read() -> Record:
-        register = EtcdRegister(etcd.urls, member_process.KEY)
-        deadline = time.monotonic() + LIMIT_S
-        try:
-            while True:
-                try:
-                    content = await register.read(REQUEST_S)
-                except RegisterError:
-                    assert time.monotonic() < deadline, "etcd does not respond"
-                    await asyncio.sleep(0.1)
-                else:
-                    assert content.record is not None
-                    return content.record
-        finally:
-            await register.close()
+    def is_found() -> bool:
+        with contextlib.suppress(RegisterError):
+            record = read_record(etcd.urls)
+            found.extend([] if record is None else [record])
+        return bool(found)
 
-    return asyncio.run(read())
-
-
-def wait_until(condition: Callable[[], bool], problem: str, limit_s: float = LIMIT_S) -> None:
-    deadline = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < deadline, problem
-        time.sleep(0.1)
+    wait_until(is_found, "etcd contains no record", LIMIT_S)
+    return found[0]
 
 
 def break_something(group: GroupProcesses, etcd: EtcdCluster, chance: random.Random) -> str:
@@ -140,9 +100,8 @@ def test_killed_and_suspended_members_lose_repeat_and_hasten_nothing(
 ) -> None:
     chance = random.Random(f"{SEED} {acknowledge}")
     with EtcdCluster(kubernetes_programs.etcd, tmp_path) as etcd:
-        found(etcd)
-        group = GroupProcesses(tmp_path, etcd, acknowledge=acknowledge)
-        load = GroupLoad(list(group.ports.values()), SEED)
+        group = GroupProcesses(tmp_path, etcd, replicaAcknowledge=acknowledge)
+        load = GroupLoad([port for _, port in group.addresses.values()], SEED)
         faults = []
         try:
             for process in group.processes.values():

@@ -1,0 +1,170 @@
+"""A group whose members, etcd and clients are in namespaces of their own, with a relay on the links of each member."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from delaymq.replication import Record
+from delaymq.server.registers import RegisterError
+from harness.commitlog import log_end
+from harness.processes import ServerProcess
+from registers.etcd_processes import EtcdCluster
+from replication.members import NAMES, member_command, read_record, wait_until
+from replication.namespaces import Network, Node
+from replication.relay import NONE, Relay
+
+ETCD, CLIENT, TEST = "etcd", "client", "test"
+PORT, HTTP_PORT = 10_911, 8_080
+SMALL_DISK = NAMES[-1]
+"""Member whose store is on a disk of its own, which the test can fill."""
+DISK_BYTES = 48 << 20
+CLOCK_PATH = Path(__file__).resolve().parent / "shifted_clock"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kill:
+    """A member that was killed, and how much of the log the others had then, or a little earlier."""
+
+    name: str
+    at_s: float
+    """Monotonic time."""
+    ends: dict[str, int]
+
+
+class FaultyGroup:
+    """The group, as a context manager in a thread that has entered the namespace TEST."""
+
+    def __init__(
+        self,
+        network: Network,
+        etcd_program: Path,
+        folder: Path,
+        seed: str,
+        *,
+        clock_shifts_ms: Mapping[str, int] | None = None,
+        settings: Mapping[str, str] | None = None,
+    ) -> None:
+        self.network = network
+        self.folder = folder
+        self.addresses = {name: (network[name].address, PORT) for name in NAMES}
+        node = network[ETCD]
+        self.etcd = EtcdCluster(etcd_program, folder, host=node.address, launcher=node.launcher)
+        self.relays = {
+            name: Relay(network[name], {each: at for each, at in self.addresses.items() if each != name}, seed + name)
+            for name in NAMES
+        }
+        shifts = clock_shifts_ms or {}
+        self.kills: list[Kill] = []
+        self.processes = {name: self._member(name, settings or {}, shifts.get(name, 0)) for name in NAMES}
+
+    def _member(self, name: str, settings: Mapping[str, str], shift_ms: int) -> ServerProcess:
+        addresses = {name: self.addresses[name], **self.relays[name].addresses}
+        command = member_command(name, self.folder, addresses, self.etcd.urls, HTTP_PORT, settings)
+        environment = {"PYTHONPATH": str(CLOCK_PATH), "CLOCK_SHIFT_MS": str(shift_ms)} if shift_ms else {}
+        launcher = self.network[name].launcher
+        return ServerProcess(name, [*launcher, *command], self.folder / f"{name}.log", environment=environment)
+
+    def __enter__(self) -> Self:
+        try:
+            for name in NAMES:
+                (self.folder / name).mkdir()
+            disk = ["-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(self.folder / SMALL_DISK)]
+            self.network[SMALL_DISK].run("mount", *disk)
+            self.etcd.__enter__()
+            for relay in self.relays.values():
+                relay.begin()
+            for process in self.processes.values():
+                process.start()
+            self.wait_until_in_sync("at the start")
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in self.processes.values():
+            process.kill()
+        for relay in self.relays.values():
+            relay.stop()
+        self.etcd.__exit__()
+
+    def store(self, name: str) -> Path:
+        """Return the path by which the store of a member can be read."""
+        return self.network[name].path(self.folder / name)
+
+    def node(self, name: str) -> Node:
+        return self.network[name]
+
+    def others(self, name: str) -> list[Node]:
+        """Return the nodes of the other members."""
+        return [self.network[each] for each in NAMES if each != name]
+
+    # Register.
+
+    def record(self) -> Record:
+        """Return the record of the group. RegisterError."""
+        record = read_record(self.etcd.urls)
+        assert record is not None, "the register contains no record"
+        return record
+
+    def is_in_sync(self) -> bool:
+        """Return whether all members are in sync; not if etcd does not respond."""
+        with contextlib.suppress(RegisterError):
+            record = read_record(self.etcd.urls)
+            return record is not None and bool(record.master) and len(record.in_sync) == len(NAMES)
+        return False
+
+    def wait_until_in_sync(self, when: str) -> None:
+        wait_until(self.is_in_sync, f"not all members are in sync {when}")
+
+    # Faults.
+
+    def heal(self) -> None:
+        """End all faults, and start what was killed."""
+        for node in self.network.nodes.values():
+            node.heal()
+        for relay in self.relays.values():
+            relay.disturbance = NONE
+        self.empty_disk()
+        for process in self.processes.values():
+            if not process.is_running:
+                process.start()
+
+    def kill(self, name: str) -> None:
+        """Kill a member."""
+        self.processes[name].kill()
+        ends = {each: log_end(self.store(each)) for each in NAMES if each != name}
+        self.kills.append(Kill(name=name, at_s=time.monotonic(), ends=ends))
+
+    def fill_disk(self) -> None:
+        """Fill the small disk."""
+        path = self.store(SMALL_DISK)
+        free = os.statvfs(path)
+        with (path / "ballast").open("wb") as file:
+            os.posix_fallocate(file.fileno(), 0, free.f_bavail * free.f_frsize)
+
+    def empty_disk(self) -> None:
+        """Remove what filled the small disk."""
+        (self.store(SMALL_DISK) / "ballast").unlink(missing_ok=True)
+
+    # The end.
+
+    def settle(self) -> None:
+        """Wait until all members have the same log, then end them."""
+        wait_until(lambda: len({log_end(self.store(name)) for name in NAMES}) == 1, "the logs do not become equal")
+        for process in self.processes.values():
+            process.kill()  # a master that is stopped would hand over, and begin another epoch
+
+    def differing_segments(self) -> list[str]:
+        """Return the names of segments that are not identical in all members that have them, up to the log's end."""
+        segments: dict[str, list[bytes]] = {}
+        for name in NAMES:
+            for path in (self.store(name) / "commitlog").glob("0*"):
+                segments.setdefault(path.name, []).append(path.read_bytes())
+        return [name for name, contents in segments.items() if len(set(contents)) > 1]

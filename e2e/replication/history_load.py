@@ -1,0 +1,311 @@
+"""Clients of a replicated group during faults: producers, transactions, cancels, and a consumer of each queue.
+
+They implement the protocol themselves, so that no request is ever repeated implicitly.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import random
+import threading
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from delaymq.message.properties import encode_properties
+from delaymq.protocol.bodies import HeartbeatData, ProducerData
+from delaymq.protocol.codes import RequestCode, ResponseCode
+from delaymq.protocol.command import Command, request_command
+from delaymq.transport import RemotingConnection, TransportError, connect
+from harness.commitlog import pulled_records
+from replication.history import (
+    GROUP,
+    QUEUES,
+    TOPIC,
+    TRANSACTION_GROUP,
+    Cancel,
+    End,
+    History,
+    Kind,
+    Outcome,
+    Send,
+    is_committed,
+    outcome_of,
+)
+from replication.namespaces import Node
+
+TIMEOUT_MS = 3_000
+CONNECT_TIMEOUT_MS = 500
+RETRY_S = 0.05
+HELD_MS = 1_000
+LEVELS = (1, 2, 3)
+DELAYS_MS = (300, 6_000)
+COMMIT, ROLLBACK = 8, 12
+CAN_BE_HELD, HAS_SUBSCRIPTION = 2, 4
+CANCEL_S, TRANSACTION_S = 0.03, 0.03
+CANCELLED_OF_NEWEST = 200
+
+
+Ask = Callable[[Command], Awaitable[tuple[int | None, dict[str, str], bytes]]]
+"""Sends a request, and returns code, fields and body of the response; the code is None without one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mix:
+    """What clients do."""
+
+    kinds: Sequence[Kind] = (Kind.PLAIN, Kind.LEVEL, Kind.TIMED)
+    producers: int = 4
+    pause_s: float = 0.012
+    """Pause of each producer between two sends."""
+    cancels: bool = True
+    transactions: bool = True
+    delays_ms: tuple[int, int] = DELAYS_MS
+
+
+class HistoryLoad(threading.Thread):
+    """Clients in the network of a node, in their own thread, until `stop`. `history` may be read when it has ended."""
+
+    def __init__(self, node: Node, addresses: Sequence[tuple[str, int]], seed: str, mix: Mix) -> None:
+        super().__init__(name="history-load", daemon=True)
+        self.history = History()
+        self.error: BaseException | None = None
+        self._node = node
+        self._addresses = list(addresses)
+        self._mix = mix
+        self._random = random.Random(seed)
+        self._numbers = itertools.count()
+        self._producing = threading.Event()
+        self._consuming = threading.Event()
+        self._favoured = 0
+        """Index of the member that accepted a request last."""
+        self._answers: set[asyncio.Task[None]] = set()
+
+    # Control, from other threads.
+
+    def stop_producing(self) -> None:
+        """End sends and cancels. Consumers and responses to checks of transactions continue."""
+        self._producing.set()
+
+    def stop(self) -> None:
+        """End everything."""
+        self._producing.set()
+        self._consuming.set()
+
+    def read_until(self) -> list[int]:
+        """Return the offset after the last message that was received from each queue."""
+        seen = (self.history.seen.get(queue_id) for queue_id in range(QUEUES))
+        return [records[-1].queue_offset + 1 if records else 0 for records in seen]
+
+    # Clients.
+
+    def run(self) -> None:
+        try:
+            self._node.enter()
+            asyncio.run(self._run())
+        except BaseException as error:
+            self.error = error
+
+    async def _run(self) -> None:
+        producers = [self._produce() for _ in range(self._mix.producers)]
+        producers += [self._cancel()] if self._mix.cancels else []
+        producers += [self._transact()] if self._mix.transactions else []
+        members = range(len(self._addresses)) if self._mix.transactions else ()
+        checks = [asyncio.ensure_future(self._respond(member)) for member in members]
+        consumers = [self._consume(queue_id) for queue_id in range(QUEUES)]
+        try:
+            await asyncio.gather(*producers, *consumers)
+        finally:
+            for check in checks:
+                check.cancel()
+            await asyncio.gather(*checks, return_exceptions=True)
+
+    async def _connection(self, connection: RemotingConnection | None) -> RemotingConnection | None:
+        """Return an open connection with the member that accepted last, else None after a pause."""
+        if connection is not None and not connection.closing:
+            return connection
+        favoured = self._favoured
+        try:
+            return await connect(*self._addresses[favoured], timeout_ms=CONNECT_TIMEOUT_MS)
+        except TransportError:
+            await self._leave(favoured)
+            return None
+
+    async def _leave(self, member: int) -> None:
+        """Try the next member, unless another client has already found one."""
+        if self._favoured == member:
+            self._favoured = (member + 1) % len(self._addresses)
+        await asyncio.sleep(RETRY_S)
+
+    async def _ask(
+        self, connection: RemotingConnection, command: Command, *, also: Sequence[int] = ()
+    ) -> tuple[int | None, dict[str, str], bytes]:
+        """Return code, fields and body of a response. The connection is aborted if the member does not accept.
+
+        `also` are codes with which a master responds too.
+        """
+        favoured = self._favoured
+        try:
+            answer = await connection.request(command, TIMEOUT_MS)
+        except TransportError:
+            connection.abort()
+            await self._leave(favoured)
+            return None, {}, b""
+        if outcome_of(answer.code) is Outcome.REFUSED and answer.code not in also:
+            connection.abort()
+            await self._leave(favoured)
+        return answer.code, answer.fields, bytes(answer.body or b"")
+
+    async def _produce(self) -> None:
+        connection: RemotingConnection | None = None
+        while not self._producing.is_set():
+            connection = await self._connection(connection)
+            if connection is not None:
+                await self._send(connection, self._random.choice(self._mix.kinds))
+            await asyncio.sleep(self._mix.pause_s)
+
+    async def _send(self, connection: RemotingConnection, kind: Kind) -> Send:
+        key = f"{'X' if kind is Kind.HALF else 'R'}{next(self._numbers):07d}"
+        delay_ms, properties = 0, {"UNIQ_KEY": key}
+        if kind is Kind.LEVEL:
+            level = self._random.choice(LEVELS)
+            delay_ms, properties["DELAY"] = level * 1_000, str(level)
+        elif kind is Kind.TIMED:
+            delay_ms = self._random.randint(*self._mix.delays_ms)
+            properties["TIMER_DELAY_MS"] = str(delay_ms)
+        elif kind is Kind.HALF:
+            properties |= {"TRAN_MSG": "true", "PGROUP": TRANSACTION_GROUP}
+        queue_id, asked_ms, asked_s = self._random.randrange(QUEUES), int(time.time() * 1_000), time.monotonic()
+        command = _send_command(properties, queue_id, asked_ms, key.encode() * 20)
+        code, fields, _ = await self._ask(connection, command)
+        send = Send(
+            key=key, kind=kind, queue_id=queue_id, delay_ms=delay_ms, asked_ms=asked_ms, asked_s=asked_s,
+            answered_s=time.monotonic(), outcome=outcome_of(code), place=_place(fields),
+            queue_offset=int(fields.get("queueOffset", -1)) if kind in (Kind.PLAIN, Kind.HALF) else -1,
+        )  # fmt: skip
+        self.history.sends.append(send)
+        return send
+
+    async def _cancel(self) -> None:
+        """Cancel pending messages."""
+        connection: RemotingConnection | None = None
+        asked: set[str] = set()
+        while not self._producing.is_set():
+            await asyncio.sleep(CANCEL_S)
+            newest = self.history.sends[-CANCELLED_OF_NEWEST:]
+            keys = [send.key for send in newest if send.delay_ms and send.outcome is not Outcome.REFUSED]
+            keys = [key for key in keys if key not in asked]
+            connection = await self._connection(connection)
+            if not keys or connection is None:
+                continue
+            key = self._random.choice(keys)
+            asked.add(key)
+            properties = {"DELAY_ACTION": "cancel", "TIMER_DEL_UNIQKEY": key}
+            command = _send_command(properties, 0, int(time.time() * 1_000), b"")
+            code, fields, _ = await self._ask(connection, command, also=(ResponseCode.ILLEGAL_OPERATION,))
+            self.history.cancels.append(Cancel(key=key, outcome=outcome_of(code), place=_place(fields)))
+
+    # Transactions.
+
+    async def _transact(self) -> None:
+        """Send half messages, and tell the outcome of most of them; the others wait for a check."""
+        connection: RemotingConnection | None = None
+        while not self._producing.is_set():
+            await asyncio.sleep(TRANSACTION_S)
+            connection = await self._connection(connection)
+            if connection is None:
+                continue
+            half = await self._send(connection, Kind.HALF)
+            if half.outcome is Outcome.DONE and self._random.random() < 0.8 and not connection.closing:
+                place = str(half.queue_offset), str(half.place)
+                await self._end(partial(self._ask, connection), half.key, *place, is_check=False)
+
+    async def _end(self, ask: Ask, key: str, queue_offset: str, place: str, *, is_check: bool) -> None:
+        fields = {
+            "producerGroup": TRANSACTION_GROUP, "tranStateTableOffset": queue_offset, "commitLogOffset": place,
+            "commitOrRollback": str(COMMIT if is_committed(key) else ROLLBACK),
+            "fromTransactionCheck": str(is_check).lower(), "msgId": key,
+        }  # fmt: skip
+        code, _, _ = await ask(request_command(RequestCode.END_TRANSACTION, fields))
+        self.history.ends.append(End(key=key, is_commit=is_committed(key), outcome=outcome_of(code)))
+
+    async def _respond(self, member: int) -> None:
+        """Keep a registered connection with a member, on which it sends checks of transactions."""
+        beat = HeartbeatData("history-load", producer_data_set=[ProducerData(TRANSACTION_GROUP)]).encode()
+        while True:
+            connection: RemotingConnection | None = None
+            with contextlib.suppress(TransportError):
+                connection = await connect(*self._addresses[member], self._checked, timeout_ms=CONNECT_TIMEOUT_MS)
+                while not connection.closing:
+                    await connection.request(request_command(RequestCode.HEART_BEAT, body=beat), TIMEOUT_MS)
+                    await asyncio.sleep(0.5)
+            if connection is not None:
+                connection.abort()
+            await asyncio.sleep(RETRY_S * 4)
+
+    def _checked(self, connection: RemotingConnection, commands: Sequence[Command]) -> None:
+        async def ask(command: Command) -> tuple[int | None, dict[str, str], bytes]:
+            try:
+                answer = await connection.request(command, TIMEOUT_MS)
+            except TransportError:
+                return None, {}, b""
+            return answer.code, answer.fields, b""
+
+        for command in commands:
+            if command.code == RequestCode.CHECK_TRANSACTION_STATE:
+                fields = command.fields
+                place = fields["tranStateTableOffset"], fields["commitLogOffset"]
+                self._start(self._end(ask, fields["msgId"], *place, is_check=True))
+
+    def _start(self, answer: Coroutine[None, None, None]) -> None:
+        task = asyncio.ensure_future(answer)
+        self._answers.add(task)
+        task.add_done_callback(self._answers.discard)
+
+    # Consumers.
+
+    async def _consume(self, queue_id: int) -> None:
+        """Read a queue from its beginning; the position is kept here, and is not affected by what members know."""
+        connection: RemotingConnection | None = None
+        seen = self.history.seen.setdefault(queue_id, [])
+        offset = 0
+        while not self._consuming.is_set():
+            connection = await self._connection(connection)
+            if connection is None:
+                continue
+            also = (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY, ResponseCode.PULL_OFFSET_MOVED)
+            code, fields, body = await self._ask(connection, _pull_command(queue_id, offset), also=also)
+            if code == ResponseCode.SUCCESS:
+                seen += pulled_records(body)
+                offset = int(fields["nextBeginOffset"])
+            elif code == ResponseCode.PULL_OFFSET_MOVED:
+                self.history.moved.append(f"queue {queue_id} at {offset}: {fields}")
+                await asyncio.sleep(RETRY_S)
+
+
+def _send_command(properties: dict[str, str], queue_id: int, born_ms: int, body: bytes) -> Command:
+    is_half = "TRAN_MSG" in properties
+    fields = {
+        "a": TRANSACTION_GROUP if is_half else "producers", "b": TOPIC, "c": "TBW102", "d": str(QUEUES),
+        "e": str(queue_id), "f": "4" if is_half else "0", "g": str(born_ms), "h": "0",
+        "i": encode_properties(properties).decode(),
+    }  # fmt: skip
+    return request_command(RequestCode.SEND_MESSAGE_V2, fields, body)
+
+
+def _pull_command(queue_id: int, offset: int) -> Command:
+    fields = {
+        "consumerGroup": GROUP, "topic": TOPIC, "queueId": str(queue_id), "queueOffset": str(offset),
+        "maxMsgNums": "64", "sysFlag": str(CAN_BE_HELD | HAS_SUBSCRIPTION), "commitOffset": "0",
+        "suspendTimeoutMillis": str(HELD_MS), "subscription": "*", "subVersion": "0", "expressionType": "TAG",
+    }  # fmt: skip
+    return request_command(RequestCode.PULL_MESSAGE, fields)
+
+
+def _place(fields: dict[str, str]) -> int:
+    """Return the physical offset in a message id of RocketMQ: its last 16 hexadecimal digits."""
+    message_id = fields.get("msgId", "")
+    return int(message_id[-16:], 16) if message_id else -1

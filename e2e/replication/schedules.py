@@ -1,0 +1,134 @@
+"""Runs of a group in namespaces under faults, and their figures."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from harness.commitlog import BadLogError
+from replication.faults import FAULTS, Site
+from replication.faulty_group import CLIENT, ETCD, TEST, FaultyGroup, Kill
+from replication.history import History
+from replication.history_judge import Verdict, judge
+from replication.history_load import HistoryLoad, Mix
+from replication.members import LEVEL_TABLE, NAMES, wait_until
+from replication.namespaces import Network
+
+AFTER_FAULT_S = 1.0
+COMPLETE_S, JOIN_S = 60.0, 60.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figures:
+    """Effects of one fault on clients."""
+
+    fault: str
+    gap_s: float
+    """Longest time without an acknowledged send."""
+    late_ms: int
+    """Largest lateness of a message that came due."""
+
+
+@dataclass
+class Run:
+    """Result of a schedule."""
+
+    verdict: Verdict
+    history: History
+    epochs: int
+    kills: list[Kill]
+    differing: list[str]
+    """Segments that differ between members."""
+    figures: list[Figures]
+
+    def text(self) -> str:
+        parts = [f"{each.fault} ({each.gap_s:.1f} s, {each.late_ms} ms)" for each in self.figures]
+        differing = f"; differing segments: {self.differing}" if self.differing else ""
+        return f"{', '.join(parts)}; {self.epochs} epochs; {self.verdict.text()}{differing}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schedule:
+    """Faults in their order, and what the group and its clients are like."""
+
+    seed: str
+    faults: Sequence[str]
+    long_s: tuple[float, float]
+    """Range of the durations of most faults."""
+    mix: Mix = field(default_factory=Mix)
+    clock_shifts_ms: Mapping[str, int] = field(default_factory=dict)
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+
+def run(schedule: Schedule, etcd_program: Path, folder: Path) -> Run:
+    """Run a schedule in namespaces of its own, and judge it."""
+    with Network(folder, [*NAMES, ETCD, CLIENT, TEST]) as network:
+        return network[TEST].call(lambda: _run(schedule, network, etcd_program, folder))
+
+
+def _run(schedule: Schedule, network: Network, etcd_program: Path, folder: Path) -> Run:
+    group = FaultyGroup(
+        network,
+        etcd_program,
+        folder,
+        schedule.seed,
+        clock_shifts_ms=schedule.clock_shifts_ms,
+        settings=schedule.settings,
+    )
+    with group:
+        load = HistoryLoad(network[CLIENT], list(group.addresses.values()), schedule.seed, schedule.mix)
+        load.start()
+        try:
+            periods = _disturb(group, load, schedule)
+        finally:
+            load.stop_producing()
+        time.sleep(schedule.mix.delays_ms[1] / 1_000)
+        wait_until_complete(load, lambda: judge(load.history, group.store(NAMES[0]), LEVEL_TABLE), COMPLETE_S)
+        load.stop()
+        load.join(JOIN_S)
+        epochs = group.record().epoch
+        group.settle()
+        if load.error is not None:
+            raise load.error
+        verdict = judge(
+            load.history, group.store(NAMES[0]), LEVEL_TABLE, has_one_clock=not any(schedule.clock_shifts_ms.values())
+        )
+        return Run(
+            verdict, load.history, epochs, group.kills, group.differing_segments(),
+            [_figures(fault, period, load.history, verdict) for fault, period in periods],
+        )  # fmt: skip
+
+
+def _disturb(group: FaultyGroup, load: HistoryLoad, schedule: Schedule) -> list[tuple[str, tuple[float, float]]]:
+    """Perform the faults, and return each with its beginning and the end of its effects, in monotonic seconds."""
+    chance = random.Random(schedule.seed)
+    wait_until(lambda: any(load.read_until()), "no message arrives before the faults")
+    periods = []
+    for fault in schedule.faults:
+        began_s = time.monotonic()
+        FAULTS[fault](Site(group=group, master=group.record().master, chance=chance, long_s=schedule.long_s))
+        group.heal()
+        group.wait_until_in_sync(f"after: {fault}")
+        time.sleep(AFTER_FAULT_S)
+        periods.append((fault, (began_s, time.monotonic())))
+    return periods
+
+
+def _figures(fault: str, period: tuple[float, float], history: History, verdict: Verdict) -> Figures:
+    to_ms = time.time() * 1_000 - time.monotonic() * 1_000
+    from_ms, until_ms = (int(time_s * 1_000 + to_ms) for time_s in period)
+    return Figures(fault=fault, gap_s=history.gap_s(*period), late_ms=verdict.late_ms(from_ms, until_ms))
+
+
+def wait_until_complete(load: HistoryLoad, judge_now: Callable[[], Verdict], limit_s: float) -> None:
+    """Wait until a judgement finds nothing missing, or for the limit: the last judgement reports what is missing."""
+    deadline = time.monotonic() + limit_s
+    while time.monotonic() < deadline and load.is_alive():
+        with contextlib.suppress(BadLogError):  # a record is being written
+            if not judge_now().breaches:
+                return
+        time.sleep(0.5)
