@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from harness.processes import ServerProcess
 from replication.faulty_group import CLIENT, ETCD, SMALL_DISK, FaultyGroup
-from replication.members import NAMES
+from replication.members import NAMES, wait_until
 from replication.relay import Disturbance
 
 SHORT_S = (0.0, 3.0)
@@ -44,6 +44,11 @@ def _kill(site: Site, name: str) -> None:
     site.group.processes[name].start()
 
 
+def _suspend_member(site: Site, name: str) -> None:
+    with site.group.alone(name):
+        _suspend(site, site.group.processes[name])
+
+
 def _suspend(site: Site, process: ServerProcess) -> None:
     process.suspend()
     site.wait()
@@ -51,8 +56,8 @@ def _suspend(site: Site, process: ServerProcess) -> None:
 
 
 def _kill_all(site: Site) -> None:
-    for process in site.group.processes.values():
-        process.kill()
+    for name in NAMES:
+        site.group.kill(name)
     for process in site.group.processes.values():
         process.start()
 
@@ -76,9 +81,9 @@ def _one_way(site: Site, name: str, *, is_outgoing: bool) -> None:
 def _isolated_master(site: Site) -> None:
     """The clients still reach the former master."""
     group = site.group
-    node = group.node(site.master)
-    node.drop_from([*group.others(site.master), group.node(ETCD)])
-    site.wait()
+    with group.alone(site.master):
+        group.node(site.master).drop_from([*group.others(site.master), group.node(ETCD)])
+        site.wait()
 
 
 def _narrow(site: Site) -> None:
@@ -120,20 +125,26 @@ def _full_disk(site: Site) -> None:
 
 def _full_disk_of_master(site: Site) -> None:
     """The member with the small disk is made master first."""
-    group = site.group
-    for _ in range(len(NAMES)):
-        if group.record().master == SMALL_DISK:
-            break
-        _kill(site, group.record().master)
-        group.wait_until_in_sync("before the disk is filled")
+    site.group.switch_over(SMALL_DISK)
     _full_disk(site)
+
+
+def _kill_ahead(site: Site) -> None:
+    """The master stores what its replicas do not receive any more, and returns when another one has taken over."""
+    group, epoch = site.group, site.group.record().epoch
+    with group.alone(site.master):
+        group.node(site.master).drop_to(group.others(site.master))
+        time.sleep(site.chance.uniform(0.2, 1.2))
+        group.processes[site.master].kill()
+    wait_until(lambda: group.record().epoch > epoch, "no member takes over")
+    group.processes[site.master].start()
 
 
 FAULTS: dict[str, Callable[[Site], None]] = {
     "kill the master": lambda site: _kill(site, site.master),
-    "suspend the master": lambda site: _suspend(site, site.group.processes[site.master]),
+    "suspend the master": lambda site: _suspend_member(site, site.master),
     "kill a replica": lambda site: _kill(site, site.replica),
-    "suspend a replica": lambda site: _suspend(site, site.group.processes[site.replica]),
+    "suspend a replica": lambda site: _suspend_member(site, site.replica),
     "kill all members": _kill_all,
     "lose packets of the master": _lossy,
     "the master does not reach replicas": lambda site: _one_way(site, site.master, is_outgoing=True),
@@ -152,3 +163,10 @@ FAULTS: dict[str, Callable[[Site], None]] = {
     "fill the disk of a member": _full_disk,
     "fill the disk of the master": _full_disk_of_master,
 }
+KILL_AHEAD = "kill the master while it is ahead"
+FAULTS_WITHOUT_WAITING = {
+    **{name: fault for name, fault in FAULTS.items() if "reach" not in name and "etcd" not in name},
+    KILL_AHEAD: _kill_ahead,
+}
+"""Faults of a group whose sends do not wait for replicas. They state what may be lost."""
+ALL_FAULTS = {**FAULTS, **FAULTS_WITHOUT_WAITING}

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import time
-from collections.abc import Mapping
+import urllib.request
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from delaymq.replication import Record
 from delaymq.server.registers import RegisterError
@@ -21,6 +23,8 @@ from replication.relay import NONE, Relay
 
 ETCD, CLIENT, TEST = "etcd", "client", "test"
 PORT, HTTP_PORT = 10_911, 8_080
+HTTP = f"http://127.0.0.1:{HTTP_PORT}"
+HTTP_TIMEOUT_S = 30.0
 SMALL_DISK = NAMES[-1]
 """Member whose store is on a disk of its own, which the test can fill."""
 DISK_BYTES = 48 << 20
@@ -28,13 +32,14 @@ CLOCK_PATH = Path(__file__).resolve().parent / "shifted_clock"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Kill:
-    """A member that was killed, and how much of the log the others had then, or a little earlier."""
+class Lead:
+    """What a member alone may have stored: the others had less of its log when they lost it."""
 
-    name: str
-    at_s: float
-    """Monotonic time."""
+    host: str
+    until_s: float
+    """Monotonic time after which it stored nothing more without them."""
     ends: dict[str, int]
+    """Ends of the others' logs at the beginning of the fault, or a little earlier."""
 
 
 class FaultyGroup:
@@ -60,7 +65,7 @@ class FaultyGroup:
             for name in NAMES
         }
         shifts = clock_shifts_ms or {}
-        self.kills: list[Kill] = []
+        self.leads: list[Lead] = []
         self.processes = {name: self._member(name, settings or {}, shifts.get(name, 0)) for name in NAMES}
 
     def _member(self, name: str, settings: Mapping[str, str], shift_ms: int) -> ServerProcess:
@@ -105,6 +110,33 @@ class FaultyGroup:
         """Return the nodes of the other members."""
         return [self.network[each] for each in NAMES if each != name]
 
+    # Orders and the state of members, over HTTP in their namespaces.
+
+    def get(self, name: str, path: str) -> Any:
+        """Return the response of a member to a GET request. OSError."""
+        return self.node(name).call(lambda: _answered(urllib.request.Request(f"{HTTP}{path}")))
+
+    def post(self, name: str, path: str, body: object) -> Any:
+        """Return the response of a member to a POST request. OSError."""
+        request = urllib.request.Request(f"{HTTP}{path}", json.dumps(body).encode())
+        request.add_header("Content-Type", "application/json")
+        return self.node(name).call(lambda: _answered(request))
+
+    def is_master(self, name: str) -> bool:
+        """Return whether a member acts as the master."""
+        with contextlib.suppress(OSError):
+            return bool(self.get(name, "/api/v1/replication")["role"] == "Master")
+        return False
+
+    def switch_over(self, target: str) -> None:
+        """Let a member take over by an order, unless it is the master."""
+        before = self.record()
+        if before.master != target:
+            order = {"target": target, "epoch": before.epoch}
+            self.post(before.master, "/api/v1/replication/switchover", order)
+            wait_until(lambda: self.is_master(target), "the target of a switchover does not take over")
+            self.wait_until_in_sync("after a switchover")
+
     # Register.
 
     def record(self) -> Record:
@@ -138,9 +170,15 @@ class FaultyGroup:
 
     def kill(self, name: str) -> None:
         """Kill a member."""
-        self.processes[name].kill()
+        with self.alone(name):
+            self.processes[name].kill()
+
+    @contextlib.contextmanager
+    def alone(self, name: str) -> Iterator[None]:
+        """Note what a member may store alone in this context. It begins when the fault does."""
         ends = {each: log_end(self.store(each)) for each in NAMES if each != name}
-        self.kills.append(Kill(name=name, at_s=time.monotonic(), ends=ends))
+        yield
+        self.leads.append(Lead(host=self.addresses[name][0], until_s=time.monotonic(), ends=ends))
 
     def fill_disk(self) -> None:
         """Fill the small disk."""
@@ -168,3 +206,8 @@ class FaultyGroup:
             for path in (self.store(name) / "commitlog").glob("0*"):
                 segments.setdefault(path.name, []).append(path.read_bytes())
         return [name for name, contents in segments.items() if len(set(contents)) > 1]
+
+
+def _answered(request: urllib.request.Request) -> Any:
+    with urllib.request.urlopen(request, timeout=HTTP_TIMEOUT_S) as answer:
+        return json.load(answer)

@@ -52,6 +52,8 @@ class Send:
     asked_s: float
     answered_s: float
     outcome: Outcome
+    member: str = ""
+    """Host of the member that responded."""
     place: int = -1
     """Physical offset in the response; -1 without one."""
     queue_offset: int = -1
@@ -64,6 +66,9 @@ class Cancel:
 
     key: str
     outcome: Outcome
+    answered_s: float = 0.0
+    member: str = ""
+    """Host of the member that responded."""
     place: int = -1
     """Physical offset of the mark in the response; -1 without one."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from harness.commitlog import Record, delays_ms, due_ms, held_by, records
@@ -113,21 +113,22 @@ def judge(history: History, store_path: Path, level_table: str, *, has_one_clock
 
 
 def without(history: History, is_gone: Callable[[Send | Cancel], bool]) -> History:
-    """Return the history with requests of which nothing may be expected, as if they had no response."""
+    """Return the history with requests of which nothing may be expected, as if they had no response.
+
+    The same applies to the ends of such transactions.
+    """
+    gone = {send.key for send in history.sends if is_gone(send)}
     return History(
-        sends=[_doubted(send) if is_gone(send) else send for send in history.sends],
+        sends=[_doubted(send) if send.key in gone else send for send in history.sends],
         cancels=[Cancel(key=each.key, outcome=Outcome.UNKNOWN) if is_gone(each) else each for each in history.cancels],
-        ends=history.ends,
+        ends=[replace(end, outcome=Outcome.UNKNOWN) if end.key in gone else end for end in history.ends],
         seen=history.seen,
         moved=history.moved,
     )
 
 
 def _doubted(send: Send) -> Send:
-    return Send(
-        key=send.key, kind=send.kind, queue_id=send.queue_id, delay_ms=send.delay_ms, asked_ms=send.asked_ms,
-        asked_s=send.asked_s, answered_s=send.answered_s, outcome=Outcome.UNKNOWN,
-    )  # fmt: skip
+    return replace(send, outcome=Outcome.UNKNOWN, place=-1, queue_offset=-1)
 
 
 def _read(history: History, store_path: Path, level_table: str) -> _Log:
@@ -153,7 +154,7 @@ def _read(history: History, store_path: Path, level_table: str) -> _Log:
             log.halves[key] = record.queue_offset
         elif record.topic == OP_TOPIC:
             log.settled.update(int(word) for word in record.body.decode().split(",") if word)
-        elif record.is_scheduled:
+        elif record.is_scheduled and ":carried:" not in record.properties.get("__DMQ_MARK", ""):
             log.stored[key].append(record)
             log.due[key] = due_ms(record, levels_ms)
         elif record.is_timed:

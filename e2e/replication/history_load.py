@@ -46,7 +46,7 @@ DELAYS_MS = (300, 6_000)
 COMMIT, ROLLBACK = 8, 12
 CAN_BE_HELD, HAS_SUBSCRIPTION = 2, 4
 CANCEL_S, TRANSACTION_S = 0.03, 0.03
-CANCELLED_OF_NEWEST = 200
+NEWEST = 200
 
 
 Ask = Callable[[Command], Awaitable[tuple[int | None, dict[str, str], bytes]]]
@@ -99,6 +99,11 @@ class HistoryLoad(threading.Thread):
         """Return the offset after the last message that was received from each queue."""
         seen = (self.history.seen.get(queue_id) for queue_id in range(QUEUES))
         return [records[-1].queue_offset + 1 if records else 0 for records in seen]
+
+    def accepts_since(self, time_s: float) -> bool:
+        """Return whether a send was acknowledged after a monotonic time."""
+        newest = self.history.sends[-NEWEST:]
+        return any(send.outcome is Outcome.DONE and send.answered_s > time_s for send in newest)
 
     # Clients.
 
@@ -183,7 +188,7 @@ class HistoryLoad(threading.Thread):
         code, fields, _ = await self._ask(connection, command)
         send = Send(
             key=key, kind=kind, queue_id=queue_id, delay_ms=delay_ms, asked_ms=asked_ms, asked_s=asked_s,
-            answered_s=time.monotonic(), outcome=outcome_of(code), place=_place(fields),
+            answered_s=time.monotonic(), outcome=outcome_of(code), member=_host(connection), place=_place(fields),
             queue_offset=int(fields.get("queueOffset", -1)) if kind in (Kind.PLAIN, Kind.HALF) else -1,
         )  # fmt: skip
         self.history.sends.append(send)
@@ -195,7 +200,7 @@ class HistoryLoad(threading.Thread):
         asked: set[str] = set()
         while not self._producing.is_set():
             await asyncio.sleep(CANCEL_S)
-            newest = self.history.sends[-CANCELLED_OF_NEWEST:]
+            newest = self.history.sends[-NEWEST:]
             keys = [send.key for send in newest if send.delay_ms and send.outcome is not Outcome.REFUSED]
             keys = [key for key in keys if key not in asked]
             connection = await self._connection(connection)
@@ -206,7 +211,11 @@ class HistoryLoad(threading.Thread):
             properties = {"DELAY_ACTION": "cancel", "TIMER_DEL_UNIQKEY": key}
             command = _send_command(properties, 0, int(time.time() * 1_000), b"")
             code, fields, _ = await self._ask(connection, command, also=(ResponseCode.ILLEGAL_OPERATION,))
-            self.history.cancels.append(Cancel(key=key, outcome=outcome_of(code), place=_place(fields)))
+            cancel = Cancel(
+                key=key, outcome=outcome_of(code), answered_s=time.monotonic(), member=_host(connection),
+                place=_place(fields),
+            )  # fmt: skip
+            self.history.cancels.append(cancel)
 
     # Transactions.
 
@@ -309,3 +318,7 @@ def _place(fields: dict[str, str]) -> int:
     """Return the physical offset in a message id of RocketMQ: its last 16 hexadecimal digits."""
     message_id = fields.get("msgId", "")
     return int(message_id[-16:], 16) if message_id else -1
+
+
+def _host(connection: RemotingConnection) -> str:
+    return connection.remote_address.rpartition(":")[0]

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from harness.commitlog import BadLogError
-from replication.faults import FAULTS, Site
-from replication.faulty_group import CLIENT, ETCD, TEST, FaultyGroup, Kill
-from replication.history import History
-from replication.history_judge import Verdict, judge
+from replication.faults import ALL_FAULTS, Site
+from replication.faulty_group import CLIENT, ETCD, TEST, FaultyGroup, Lead
+from replication.history import Cancel, History, Outcome, Send
+from replication.history_judge import Verdict, judge, without
 from replication.history_load import HistoryLoad, Mix
 from replication.members import LEVEL_TABLE, NAMES, wait_until
 from replication.namespaces import Network
@@ -40,7 +40,8 @@ class Run:
     verdict: Verdict
     history: History
     epochs: int
-    kills: list[Kill]
+    lost: int
+    """Acknowledged sends that are not in the log, although no breach: no replica had them."""
     differing: list[str]
     """Segments that differ between members."""
     figures: list[Figures]
@@ -48,7 +49,7 @@ class Run:
     def text(self) -> str:
         parts = [f"{each.fault} ({each.gap_s:.1f} s, {each.late_ms} ms)" for each in self.figures]
         differing = f"; differing segments: {self.differing}" if self.differing else ""
-        return f"{', '.join(parts)}; {self.epochs} epochs; {self.verdict.text()}{differing}"
+        return f"{', '.join(parts)}; {self.epochs} epochs; lost {self.lost}; {self.verdict.text()}{differing}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +62,14 @@ class Schedule:
     """Range of the durations of most faults."""
     mix: Mix = field(default_factory=Mix)
     clock_shifts_ms: Mapping[str, int] = field(default_factory=dict)
+    first_master: str = ""
+    """Member that is made master before the faults; empty: any."""
     settings: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def may_lose(self) -> bool:
+        """Whether the end of the log may be lost that no replica had when its master was killed."""
+        return self.settings.get("brokerRole") == "ASYNC_MASTER"
 
 
 def run(schedule: Schedule, etcd_program: Path, folder: Path) -> Run:
@@ -80,27 +88,44 @@ def _run(schedule: Schedule, network: Network, etcd_program: Path, folder: Path)
         settings=schedule.settings,
     )
     with group:
+        if schedule.first_master:
+            group.switch_over(schedule.first_master)
         load = HistoryLoad(network[CLIENT], list(group.addresses.values()), schedule.seed, schedule.mix)
+        has_one_clock = not any(schedule.clock_shifts_ms.values())
+
+        def judge_now() -> Verdict:
+            history = without(load.history, lambda each: schedule.may_lose and _may_be_gone(each, group.leads))
+            return judge(history, group.store(NAMES[0]), LEVEL_TABLE, has_one_clock=has_one_clock)
+
         load.start()
         try:
             periods = _disturb(group, load, schedule)
         finally:
             load.stop_producing()
         time.sleep(schedule.mix.delays_ms[1] / 1_000)
-        wait_until_complete(load, lambda: judge(load.history, group.store(NAMES[0]), LEVEL_TABLE), COMPLETE_S)
+        wait_until_complete(load, judge_now, COMPLETE_S)
         load.stop()
         load.join(JOIN_S)
         epochs = group.record().epoch
         group.settle()
         if load.error is not None:
             raise load.error
-        verdict = judge(
-            load.history, group.store(NAMES[0]), LEVEL_TABLE, has_one_clock=not any(schedule.clock_shifts_ms.values())
-        )
+        verdict = judge_now()
+        lost = judge(load.history, group.store(NAMES[0]), LEVEL_TABLE).lost if schedule.may_lose else []
         return Run(
-            verdict, load.history, epochs, group.kills, group.differing_segments(),
+            verdict, load.history, epochs, len(lost), group.differing_segments(),
             [_figures(fault, period, load.history, verdict) for fault, period in periods],
         )  # fmt: skip
+
+
+def _may_be_gone(operation: Send | Cancel, leads: Sequence[Lead]) -> bool:
+    """Whether only the member that responded had the record of an operation, as far as it is known."""
+    return operation.outcome is Outcome.DONE and any(
+        operation.member == lead.host
+        and operation.answered_s <= lead.until_s
+        and operation.place >= max(lead.ends.values())
+        for lead in leads
+    )
 
 
 def _disturb(group: FaultyGroup, load: HistoryLoad, schedule: Schedule) -> list[tuple[str, tuple[float, float]]]:
@@ -110,9 +135,11 @@ def _disturb(group: FaultyGroup, load: HistoryLoad, schedule: Schedule) -> list[
     periods = []
     for fault in schedule.faults:
         began_s = time.monotonic()
-        FAULTS[fault](Site(group=group, master=group.record().master, chance=chance, long_s=schedule.long_s))
+        ALL_FAULTS[fault](Site(group=group, master=group.record().master, chance=chance, long_s=schedule.long_s))
         group.heal()
         group.wait_until_in_sync(f"after: {fault}")
+        now_s = time.monotonic()
+        wait_until(lambda now_s=now_s: load.accepts_since(now_s), f"no send is acknowledged after: {fault}")
         time.sleep(AFTER_FAULT_S)
         periods.append((fault, (began_s, time.monotonic())))
     return periods

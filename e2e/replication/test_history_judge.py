@@ -222,6 +222,17 @@ def test_consumer_has_to_see_each_message_once(story: Story) -> None:
     assert "unread" in breaches
 
 
+def test_record_that_carries_a_delay_level_forward_is_no_repetition(story: Story) -> None:
+    story.asked("L1", Kind.LEVEL)
+    story.log.delayed("L1", 1)
+    place = {"UNIQ_KEY": "L1", "DELAY": "1", "REAL_QID": "3"}
+    mark = f"carried:{START_MS}:0::{START_MS}:{START_MS}:0.0:"
+    story.log.stated("SCHEDULE_TOPIC_XXXX", "__DMQ_MARK", mark, START_MS + 3, place, b"body")
+    story.stored("L1", START_MS + 2 * DELAY_MS)
+    verdict = story.judged()
+    assert not verdict.breaches, verdict.text()
+
+
 def test_gap_in_a_queue_is_found(story: Story) -> None:
     story.log._queue_ends[TOPIC, 0] += 1
     story.plain("R50", 33)
