@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import time
 import urllib.request
 from collections.abc import Iterator, Mapping
@@ -27,7 +26,7 @@ HTTP = f"http://127.0.0.1:{HTTP_PORT}"
 HTTP_TIMEOUT_S = 30.0
 SMALL_DISK = NAMES[-1]
 """Member whose store is on a disk of its own, which the test can fill."""
-DISK_BYTES = 48 << 20
+DISK_BYTES, BALLAST_BYTES = 48 << 20, 1 << 12
 CLOCK_PATH = Path(__file__).resolve().parent / "shifted_clock"
 
 
@@ -181,11 +180,10 @@ class FaultyGroup:
         self.leads.append(Lead(host=self.addresses[name][0], until_s=time.monotonic(), ends=ends))
 
     def fill_disk(self) -> None:
-        """Fill the small disk."""
-        path = self.store(SMALL_DISK)
-        free = os.statvfs(path)
-        with (path / "ballast").open("wb") as file:
-            os.posix_fallocate(file.fileno(), 0, free.f_bavail * free.f_frsize)
+        """Fill the small disk, to which its member writes meanwhile."""
+        with (self.store(SMALL_DISK) / "ballast").open("wb", buffering=0) as file, contextlib.suppress(OSError):
+            while file.write(bytes(BALLAST_BYTES)):
+                pass
 
     def empty_disk(self) -> None:
         """Remove what filled the small disk."""
