@@ -42,7 +42,10 @@ class Lead:
 
 
 class FaultyGroup:
-    """The group, as a context manager in a thread that has entered the namespace TEST."""
+    """The group, as a context manager in a thread that has entered the namespace TEST.
+
+    `disk_bytes` is the size of the disk of SMALL_DISK, in memory.
+    """
 
     def __init__(
         self,
@@ -52,10 +55,12 @@ class FaultyGroup:
         seed: str,
         *,
         clock_shifts_ms: Mapping[str, int] | None = None,
+        disk_bytes: int = DISK_BYTES,
         settings: Mapping[str, str] | None = None,
     ) -> None:
         self.network = network
         self.folder = folder
+        self._disk_bytes = disk_bytes
         self.addresses = {name: (network[name].address, PORT) for name in NAMES}
         node = network[ETCD]
         self.etcd = EtcdCluster(etcd_program, folder, host=node.address, launcher=node.launcher)
@@ -78,7 +83,7 @@ class FaultyGroup:
         try:
             for name in NAMES:
                 (self.folder / name).mkdir()
-            disk = ["-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(self.folder / SMALL_DISK)]
+            disk = ["-t", "tmpfs", "-o", f"size={self._disk_bytes}", "tmpfs", str(self.folder / SMALL_DISK)]
             self.network[SMALL_DISK].run("mount", *disk)
             self.etcd.__enter__()
             for relay in self.relays.values():

@@ -88,7 +88,7 @@ def judge(history: History, store_path: Path, level_table: str, *, has_one_clock
         known[key], found, log.due.get(key, 0), has_one_clock)]  # fmt: skip
     breaches["stored elsewhere than acknowledged"] = [
         operation.key for operation in history.stored
-        if operation.outcome is Outcome.DONE and log.at.get(operation.place, operation.key) != operation.key
+        if operation.outcome is Outcome.DONE and operation.place >= 0 and log.at.get(operation.place) != operation.key
     ]  # fmt: skip
     _judge_cancels(cancels, log)
     _judge_transactions(history, known, log)

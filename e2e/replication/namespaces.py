@@ -25,6 +25,16 @@ COMMAND_TIMEOUT_S = 30.0
 # Program → Debian package that contains it:
 PROGRAMS = {"ip": "iproute2", "tc": "iproute2", "iptables": "iptables", "unshare": "util-linux", "mount": "mount"}
 SUBNET = "10.77.0"
+CHANCE = ("--match", "statistic", "--mode", "random", "--probability")
+LIMIT = ("burst", "16kb", "latency", "400ms")
+TRIAL = f"""
+mount -t tmpfs tmpfs /mnt
+ip link add trial type bridge
+ip link add trial0 type veth peer name trial1
+iptables --wait --append INPUT {" ".join(CHANCE)} 0.5 --jump DROP
+tc qdisc replace dev trial0 root tbf rate 1mbit {" ".join(LIMIT)}
+"""
+"""What a namespace needs; fails if a program or the kernel lacks it."""
 
 ResultT = TypeVar("ResultT")
 
@@ -34,14 +44,17 @@ class NamespaceError(HarnessError):
 
 
 def prepare() -> None:
-    """Install missing programs if that requires no permission: as root on Debian. Raises NamespaceError otherwise."""
+    """Install missing programs if that requires no permission: as root on Debian, and try all that is needed.
+
+    Raises NamespaceError if something is missing or not permitted.
+    """
     if os.geteuid() != 0:
         raise NamespaceError("network namespaces with faults require root")
-    if not _missing():
-        return
-    if not apt.possible():
-        raise NamespaceError(f"missing: {', '.join(_missing())}; install these packages")
-    apt.install(_missing, error=NamespaceError)
+    if _missing():
+        if not apt.possible():
+            raise NamespaceError(f"missing: {', '.join(_missing())}; install these packages")
+        apt.install(_missing, error=NamespaceError)
+    _run(["unshare", "--net", "--mount", "--", "sh", "-e", "-c", TRIAL])
 
 
 def _missing() -> list[str]:
@@ -124,14 +137,14 @@ class Node:
         self._drop("OUTPUT", "--destination", others, share)
 
     def _drop(self, chain: str, end: str, others: Sequence[Node], share: float) -> None:
-        chance = ["--match", "statistic", "--mode", "random", "--probability", f"{share:.4f}"] if share < 1 else []
+        chance = [*CHANCE, f"{share:.4f}"] if share < 1 else []
         for other in others:
             self.run("iptables", "--wait", "--append", chain, end, other.address, *chance, "--jump", "DROP")
 
     def limit_bandwidth(self, bits_per_second: int) -> None:
         """Limit what this namespace sends."""
-        limits = ["rate", f"{bits_per_second}bit", "burst", "16kb", "latency", "400ms"]
-        self.run("tc", "qdisc", "replace", "dev", "eth0", "root", "tbf", *limits)
+        rate = ("rate", f"{bits_per_second}bit")
+        self.run("tc", "qdisc", "replace", "dev", "eth0", "root", "tbf", *rate, *LIMIT)
 
     def heal(self) -> None:
         """End all faults of this namespace."""

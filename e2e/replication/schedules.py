@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,12 +12,13 @@ from pathlib import Path
 
 from harness.commitlog import BadLogError
 from replication.faults import ALL_FAULTS, Site
-from replication.faulty_group import CLIENT, ETCD, TEST, FaultyGroup, Lead
+from replication.faulty_group import CLIENT, ETCD, SMALL_DISK, TEST, FaultyGroup, Lead
 from replication.history import Cancel, History, Outcome, Send
 from replication.history_judge import Verdict, judge, without
 from replication.history_load import HistoryLoad, Mix
 from replication.members import LEVEL_TABLE, NAMES, wait_until
 from replication.namespaces import Network
+from replication.relay import NONE, Disturbance
 
 AFTER_FAULT_S = 1.0
 COMPLETE_S, JOIN_S = 60.0, 60.0
@@ -62,6 +64,8 @@ class Schedule:
     """Range of the durations of most faults."""
     mix: Mix = field(default_factory=Mix)
     clock_shifts_ms: Mapping[str, int] = field(default_factory=dict)
+    background: Disturbance = NONE
+    """What happens to messages between members during all faults."""
     first_master: str = ""
     """Member that is made master before the faults; empty: any."""
     settings: Mapping[str, str] = field(default_factory=dict)
@@ -110,10 +114,12 @@ def _run(schedule: Schedule, network: Network, etcd_program: Path, folder: Path)
         group.settle()
         if load.error is not None:
             raise load.error
-        verdict = judge_now()
+        verdict, differing = judge_now(), group.differing_segments()
+        if verdict.breaches or differing:
+            shutil.copytree(group.store(SMALL_DISK), folder / SMALL_DISK, dirs_exist_ok=True)
         lost = judge(load.history, group.store(NAMES[0]), LEVEL_TABLE).lost if schedule.may_lose else []
         return Run(
-            verdict, load.history, epochs, len(lost), group.differing_segments(),
+            verdict, load.history, epochs, len(lost), differing,
             [_figures(fault, period, load.history, verdict) for fault, period in periods],
         )  # fmt: skip
 

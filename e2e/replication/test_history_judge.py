@@ -154,6 +154,11 @@ def _move_place(story: Story) -> None:
     story.stored("R41")
 
 
+def _state_no_place(story: Story) -> None:
+    story.asked("R41", Kind.PLAIN, queue_offset=32, place=1)
+    story.stored("R41")
+
+
 def _commit_rolled_back(story: Story) -> None:
     story.stored("X3")
 
@@ -188,6 +193,7 @@ def _settle_not(story: Story) -> None:
         (_swap, "order"),
         (_move, "another queue offset than acknowledged"),
         (_move_place, "stored elsewhere than acknowledged"),
+        (_state_no_place, "stored elsewhere than acknowledged"),
         (_commit_rolled_back, "committed against the producer's will"),
         (_lose_commit, "lost commit"),
         (_commit_twice, "duplicated"),

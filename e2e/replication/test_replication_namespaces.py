@@ -11,12 +11,14 @@ from delaymq_testing.repetitions import SEED
 from replication.faults import FAULTS, FAULTS_WITHOUT_WAITING, KILL_AHEAD
 from replication.history_load import Mix
 from replication.members import NAMES
+from replication.relay import NONE, Disturbance
 from replication.schedules import Schedule, run
 
 IN_CI, FAULTS_IN_CI, FAULTS_LONG = 3, 2, 3
 SCHEDULES_LONG, WITHOUT_WAITING_LONG, CLOCKS_LONG = 27, 4, 2
 LONG_S = (3.0, 12.0)
 HOUR_MS = 3_600_000
+DISTURBED = Disturbance(delay_s=0.02, jitter_s=0.1, reordered=0.1, repeated=0.1, lost=0.01)
 pytestmark = [pytest.mark.timeout(600), pytest.mark.usefixtures("namespaces")]
 
 
@@ -32,6 +34,7 @@ def schedule(number: int) -> Schedule:
         faults=faults,
         long_s=LONG_S if is_long else (2.3, 3.5),
         mix=Mix(delays_ms=(300, 6_000 if is_long else 3_000)),
+        background=DISTURBED if is_long and number % 2 else NONE,
     )
 
 

@@ -22,6 +22,7 @@ from replication.pending_load import epoch_start, fill, pending_in_log, pending_
 SOON_MS = 4_000
 """Messages that are due earlier may be delivered while the list is read."""
 PAGES = 20
+DISK_BYTES = 1 << 30
 CONFIG = {
     "mappedFileSizeCommitLog": str(8 << 20),
     "mappedFileSizeConsumeQueue": str(20 * 100_000),
@@ -99,7 +100,8 @@ def test_promotions_keep_exactly_what_is_pending(
 ) -> None:
     def scenario(network: Network) -> str:
         chance = random.Random(SEED)
-        with FaultyGroup(network, kubernetes_programs.etcd, tmp_path, f"{SEED}", settings=CONFIG) as group:
+        program = kubernetes_programs.etcd
+        with FaultyGroup(network, program, tmp_path, f"{SEED}", settings=CONFIG, disk_bytes=DISK_BYTES) as group:
             history, start_s = History(), time.time()
             first_ms, last_ms = (int((start_s + each) * 1_000) for each in seconds)
             address = group.addresses[group.record().master]
