@@ -66,16 +66,24 @@ class _Log:
     breaches: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
 
 
-def judge(history: History, store_path: Path, level_table: str, *, has_one_clock: bool = True) -> Verdict:
+def judge(
+    history: History,
+    store_path: Path,
+    level_table: str,
+    *,
+    has_one_clock: bool = True,
+    until_ms: int = 1 << 62,
+) -> Verdict:
     """Compare a history with the log of any member, after all of them have stopped.
 
+    Stored messages that are due at `until_ms` or later may be pending.
     Without `has_one_clock`, delays are judged by the times of the log alone. BadLogError if the log is damaged.
     """
     log = _read(history, store_path, level_table)
     breaches = log.breaches
     known = {send.key: send for send in history.sends}
     cancels = {cancel.key: cancel for cancel in history.cancels}
-    lost = [send for send in history.sends if send.outcome is Outcome.DONE and _is_lost(send, log)]
+    lost = [send for send in history.sends if send.outcome is Outcome.DONE and _is_lost(send, log, until_ms)]
     breaches["lost"] = [send.key for send in lost]
     breaches["duplicated"] = [key for key, found in log.copies.items() if len(found) > 1]
     breaches["stored twice"] = [key for key, found in log.stored.items() if len(found) > 1]
@@ -166,10 +174,10 @@ def _read(history: History, store_path: Path, level_table: str) -> _Log:
     return log
 
 
-def _is_lost(send: Send, log: _Log) -> bool:
+def _is_lost(send: Send, log: _Log, until_ms: int) -> bool:
     if send.kind is Kind.HALF:
         return send.key not in log.halves
-    return send.key not in log.copies and send.key not in log.cancelled
+    return send.key not in log.copies and send.key not in log.cancelled and log.due.get(send.key, 0) < until_ms
 
 
 def _is_early(send: Send, copies: list[Record], due: int, has_one_clock: bool) -> bool:

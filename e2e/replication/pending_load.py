@@ -22,22 +22,27 @@ from replication.history import QUEUES, TOPIC, Kind, Send, outcome_of
 IN_BATCH = 100
 WORKERS = 4
 TIMEOUT_MS = 10_000
+FAR_SHARE, FAR_MS = 0.4, 3_600_000
 
 
 def fill(address: tuple[str, int], count: int, first_ms: int, last_ms: int, seed: str) -> list[Send]:
-    """Send messages that are due at random times between two, in ms since 1970, to a master."""
+    """Send messages to a master: most are due at random times between two, in ms since 1970, and others far ahead."""
     chance = random.Random(seed)
+
+    def due_ms() -> int:
+        return chance.randint(first_ms, last_ms) if chance.random() > FAR_SHARE else last_ms + FAR_MS
+
     batches = iter([range(first, first + IN_BATCH) for first in range(0, count, IN_BATCH)])
     sends: list[Send] = []
 
     async def work() -> None:
         connection = await connect(*address)
         for batch in batches:
-            due = {f"P{number:07d}": chance.randint(first_ms, last_ms) for number in batch}
+            due = {f"P{number:07d}": due_ms() for number in batch}
             queue_id, asked_ms, asked_s = chance.randrange(QUEUES), int(time.time() * 1_000), time.monotonic()
             body = encode_batch(
-                BatchMessage(0, key.encode() * 8, encode_properties({"UNIQ_KEY": key, "TIMER_DELIVER_MS": str(due_ms)}))
-                for key, due_ms in due.items()
+                BatchMessage(0, key.encode() * 8, encode_properties({"UNIQ_KEY": key, "TIMER_DELIVER_MS": str(at_ms)}))
+                for key, at_ms in due.items()
             )
             fields = {
                 "a": "producers", "b": TOPIC, "c": "TBW102", "d": str(QUEUES), "e": str(queue_id), "f": "0",
@@ -51,10 +56,10 @@ def fill(address: tuple[str, int], count: int, first_ms: int, last_ms: int, seed
                 code = None
             sends.extend(
                 Send(
-                    key=key, kind=Kind.TIMED, queue_id=queue_id, delay_ms=due_ms - asked_ms, asked_ms=asked_ms,
+                    key=key, kind=Kind.TIMED, queue_id=queue_id, delay_ms=at_ms - asked_ms, asked_ms=asked_ms,
                     asked_s=asked_s, answered_s=time.monotonic(), outcome=outcome_of(code),
                 )
-                for key, due_ms in due.items()
+                for key, at_ms in due.items()
             )  # fmt: skip
         connection.abort()
 

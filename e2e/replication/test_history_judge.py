@@ -228,6 +228,13 @@ def test_consumer_has_to_see_each_message_once(story: Story) -> None:
     assert "unread" in breaches
 
 
+def test_stored_message_that_is_due_later_is_not_lost(story: Story) -> None:
+    story.timed("T9")
+    story.judged()
+    assert not judge(story.history, story.folder, "1s", until_ms=START_MS + DELAY_MS).breaches
+    assert judge(story.history, story.folder, "1s", until_ms=START_MS + DELAY_MS + 1).breaches["lost"] == ["T9"]
+
+
 def test_record_that_carries_a_delay_level_forward_is_no_repetition(story: Story) -> None:
     story.asked("L1", Kind.LEVEL)
     story.log.delayed("L1", 1)
