@@ -91,6 +91,10 @@ class History:
     ends: list[End] = field(default_factory=list)
     seen: dict[int, list[Record]] = field(default_factory=dict)
     """Messages that were received, by queue, in the order of their arrival."""
+    offsets: list[str] = field(default_factory=list)
+    """Committed offsets of consumers that a master had lost, or never received."""
+    commits: int = 0
+    """Number of acknowledged commits of offsets."""
     moved: list[str] = field(default_factory=list)
     """Pulls whose position the broker did not accept."""
 

@@ -110,6 +110,7 @@ def judge(
             "cancelled": len(log.cancelled),
             "transactions": len(log.halves),
             "read": sum(map(len, history.seen.values())),
+            "committed offsets": history.commits,
         },
         breaches={name: found for name, found in breaches.items() if found},
         lost=lost,
@@ -131,6 +132,8 @@ def without(history: History, is_gone: Callable[[Send | Cancel], bool]) -> Histo
         cancels=[Cancel(key=each.key, outcome=Outcome.UNKNOWN) if is_gone(each) else each for each in history.cancels],
         ends=[replace(end, outcome=Outcome.UNKNOWN) if end.key in gone else end for end in history.ends],
         seen=history.seen,
+        offsets=history.offsets,
+        commits=history.commits,
         moved=history.moved,
     )
 
@@ -231,6 +234,7 @@ def _judge_order(history: History, known: dict[str, Send], log: _Log) -> None:
 
 def _judge_consumers(history: History, log: _Log) -> None:
     breaches = log.breaches
+    breaches["committed offset"] = list(history.offsets)
     breaches["position beyond the end of a queue"] = list(history.moved)
     for queue_id, found in history.seen.items():
         for expected, record in enumerate(found):

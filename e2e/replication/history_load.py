@@ -45,7 +45,7 @@ LEVELS = (1, 2, 3)
 DELAYS_MS = (300, 6_000)
 COMMIT, ROLLBACK = 8, 12
 CAN_BE_HELD, HAS_SUBSCRIPTION = 2, 4
-CANCEL_S, TRANSACTION_S = 0.03, 0.03
+CANCEL_S, TRANSACTION_S, COMMIT_S = 0.03, 0.03, 0.2
 NEWEST = 200
 
 
@@ -64,6 +64,20 @@ class Mix:
     cancels: bool = True
     transactions: bool = True
     delays_ms: tuple[int, int] = DELAYS_MS
+
+
+@dataclass(slots=True)
+class _Position:
+    """Position of a consumer in its queue."""
+
+    queue_id: int
+    offset: int = 0
+    asked: int = 0
+    """Newest offset of which a commit was requested."""
+    committed: int = 0
+    """Newest offset of which a commit was acknowledged."""
+    commit_s: float = 0.0
+    """Monotonic time of the next commit."""
 
 
 class HistoryLoad(threading.Thread):
@@ -277,22 +291,51 @@ class HistoryLoad(threading.Thread):
     # Consumers.
 
     async def _consume(self, queue_id: int) -> None:
-        """Read a queue from its beginning; the position is kept here, and is not affected by what members know."""
+        """Read a queue from its beginning. The position is kept here, and its commits are only compared with it."""
         connection: RemotingConnection | None = None
-        seen = self.history.seen.setdefault(queue_id, [])
-        offset = 0
+        seen, position = self.history.seen.setdefault(queue_id, []), _Position(queue_id)
+        also = (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY, ResponseCode.PULL_OFFSET_MOVED)
         while not self._consuming.is_set():
-            connection = await self._connection(connection)
+            former, connection = connection, await self._connection(connection)
             if connection is None:
                 continue
-            also = (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY, ResponseCode.PULL_OFFSET_MOVED)
-            code, fields, body = await self._ask(connection, _pull_command(queue_id, offset), also=also)
+            if connection is not former:
+                await self._compare_committed(connection, position)
+            if connection.closing:
+                continue
+            code, fields, body = await self._ask(connection, _pull_command(queue_id, position.offset), also=also)
             if code == ResponseCode.SUCCESS:
                 seen += pulled_records(body)
-                offset = int(fields["nextBeginOffset"])
+                position.offset = int(fields["nextBeginOffset"])
+                await self._commit(connection, position)
             elif code == ResponseCode.PULL_OFFSET_MOVED:
-                self.history.moved.append(f"queue {queue_id} at {offset}: {fields}")
+                self.history.moved.append(f"queue {queue_id} at {position.offset}: {fields}")
                 await asyncio.sleep(RETRY_S)
+
+    async def _commit(self, connection: RemotingConnection, position: _Position) -> None:
+        """Commit the offset of a queue from time to time."""
+        if time.monotonic() < position.commit_s:
+            return
+        position.commit_s = time.monotonic() + COMMIT_S
+        position.asked = position.offset
+        command = _offset_command(RequestCode.UPDATE_CONSUMER_OFFSET, position, commitOffset=str(position.offset))
+        code, _, _ = await self._ask(connection, command)
+        if outcome_of(code) is Outcome.DONE:
+            position.committed = position.asked
+            self.history.commits += 1
+
+    async def _compare_committed(self, connection: RemotingConnection, position: _Position) -> None:
+        """Compare the committed offset that a member states with those that were committed."""
+        command = _offset_command(RequestCode.QUERY_CONSUMER_OFFSET, position)
+        code, fields, _ = await self._ask(connection, command, also=(ResponseCode.QUERY_NOT_FOUND,))
+        if code not in (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND):
+            return
+        stated = int(fields.get("offset", 0))
+        if not position.committed <= stated <= position.asked:
+            member = connection.remote_address
+            self.history.offsets.append(
+                f"queue {position.queue_id}: {member} states {stated}, not {position.committed} to {position.asked}"
+            )
 
 
 def _send_command(properties: dict[str, str], queue_id: int, born_ms: int, body: bytes) -> Command:
@@ -303,6 +346,11 @@ def _send_command(properties: dict[str, str], queue_id: int, born_ms: int, body:
         "i": encode_properties(properties).decode(),
     }  # fmt: skip
     return request_command(RequestCode.SEND_MESSAGE_V2, fields, body)
+
+
+def _offset_command(code: RequestCode, position: _Position, **more: str) -> Command:
+    fields = {"consumerGroup": GROUP, "topic": TOPIC, "queueId": str(position.queue_id), **more}
+    return request_command(code, fields)
 
 
 def _pull_command(queue_id: int, offset: int) -> Command:

@@ -246,6 +246,11 @@ def test_record_that_carries_a_delay_level_forward_is_no_repetition(story: Story
     assert not verdict.breaches, verdict.text()
 
 
+def test_lost_offset_of_a_consumer_is_found(story: Story) -> None:
+    story.history.offsets.append("queue 0: 10.77.0.1:10911 states 0, not 7 to 9")
+    assert story.judged().breaches["committed offset"]
+
+
 def test_gap_in_a_queue_is_found(story: Story) -> None:
     story.log._queue_ends[TOPIC, 0] += 1
     story.plain("R50", 33)
