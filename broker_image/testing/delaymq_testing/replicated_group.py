@@ -99,13 +99,14 @@ class GroupMember:
         fields: dict[str, Any] = BROKER_FIELDS | {
             "fast_port_enable": False, "listen_port": self.port, "mapped_file_size_commit_log": SEGMENT_BYTES,
         } | group.changes  # fmt: skip
-        server = BrokerServer.open(broker_config(self.path, **fields), http=False, follows=True)
+        server = BrokerServer.open(broker_config(self.path, **fields), http=group.http, follows=True)
         secret = group.path / "secret"
         secret.write_bytes(SECRET)
         membership = Membership(
             name=self.name, members=group.addresses, secret=GroupSecret(str(secret)), settings=group.settings
         )
-        server.replica = Replica(server, membership, group.register, self._restart)
+        endpoints = PublishedAddress(self) if group.publishes else None
+        server.replica = Replica(server, membership, group.register, self._restart, endpoints)
         self.server = server
         await server.start()
 
@@ -137,6 +138,21 @@ class GroupMember:
         self.replica.driver.register = MemoryRegister(is_down=True)
 
 
+class PublishedAddress:
+    """Records which member published its address, in which epoch."""
+
+    def __init__(self, member: GroupMember) -> None:
+        self._member = member
+        self.problem = ""
+
+    def publish(self, epoch: int) -> None:
+        self._member.group.published.append((self._member.name, epoch))
+        self.problem = self._member.group.unpublished
+
+    async def stop(self) -> None:
+        pass
+
+
 class Group:
     """Members by name."""
 
@@ -146,6 +162,14 @@ class Group:
         self.settings = settings
         self.changes = changes
         self.register = MemoryRegister(names[0])
+        self.http = False
+        """Whether the members serve HTTP."""
+        self.publishes = False
+        """Whether the members share an address, which masters publish."""
+        self.published: list[tuple[str, int]] = []
+        """Masters that published their addresses, with their epochs."""
+        self.unpublished = ""
+        """Why addresses are not published."""
         ports = {name: _free_port() for name in names}
         self.addresses = {name: (HOST, port) for name, port in ports.items()}
         self.members = {name: GroupMember(self, name, port) for name, port in ports.items()}
@@ -187,9 +211,18 @@ def _free_port() -> int:
 
 
 @asynccontextmanager
-async def replicated(path: Path, names: str, settings: Settings = Settings(), **changes: Any) -> AsyncIterator[Group]:  # noqa: B008
+async def replicated(
+    path: Path,
+    names: str,
+    settings: Settings = Settings(),  # noqa: B008
+    *,
+    publishes: bool = False,
+    http: bool = False,
+    **changes: Any,
+) -> AsyncIterator[Group]:
     """A group whose members are in sync; the first one founds it."""
     group = Group(path, names, settings, changes)
+    group.publishes, group.http = publishes, http
     try:
         for member in group.members.values():
             await member.start()

@@ -6,7 +6,15 @@ import pytest
 from delaymq.config.build import build
 from delaymq.config.errors import ConfigError
 from delaymq.config.layers import keys_of
-from delaymq.config.register_keys import EtcdAddress, LeaseAddress, RegisterKeys, check_register, parse_register
+from delaymq.config.register_keys import (
+    EtcdAddress,
+    LeaseAddress,
+    RegisterKeys,
+    SliceAddress,
+    check_register,
+    parse_register,
+    parse_slices,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +82,20 @@ def test_other_values_are_errors_with_an_example(value: str) -> None:
         parse_register(value)
 
 
+def test_endpoint_slices_are_parsed() -> None:
+    assert parse_slices("") is None
+    assert parse_slices("kubernetes:orders/b-0-master") == SliceAddress("orders", ("b-0-master",))
+    assert parse_slices("kubernetes:orders/a, b") == SliceAddress("orders", ("a", "b"))
+
+
+@pytest.mark.parametrize(
+    "value", ["etcd:a/b", "kubernetes", "kubernetes:a", "kubernetes:a/", "kubernetes:a/b,", "kubernetes:a/b,b", "a/b"]
+)
+def test_other_endpoint_slices_are_errors(value: str) -> None:
+    with pytest.raises(ConfigError, match=r"use kubernetes:|different EndpointSlices"):
+        parse_slices(value)
+
+
 def test_keys_have_names_in_camel_case_and_secrets_are_marked() -> None:
     made = keys_of(Keys)  # type: ignore[type-var]
     assert list(made) == [
@@ -82,6 +104,8 @@ def test_keys_have_names_in_camel_case_and_secrets_are_marked() -> None:
         "replicaRegisterUser",
         "replicaRegisterPasswordFile",
         "replicaRegisterAccountPath",
+        "replicaEndpoint",
+        "replicaEndpointAddress",
         "replicaRegisterTimeoutMs",
         "tls.register.certPath",
         "tls.register.keyPath",
@@ -99,6 +123,17 @@ def test_keys_have_names_in_camel_case_and_secrets_are_marked() -> None:
         ({"replicaRegisterPrefix": "delaymq"}, "is not a prefix of keys"),
         ({"replicaRegisterPrefix": "/delaymq/"}, "is not a prefix of keys"),
         ({"replicaRegisterTimeoutMs": "1"}, "replicaRegisterTimeoutMs"),
+        ({"replicaEndpointAddress": "broker-a-0"}, "is not an IP address"),
+        ({"replicaEndpoint": "kubernetes:a/b"}, "set both replicaEndpoint and replicaEndpointAddress"),
+        ({"replicaEndpointAddress": "10.0.0.1"}, "set both replicaEndpoint and replicaEndpointAddress"),
+        (
+            {
+                "replicaEndpoint": "kubernetes:a/b",
+                "replicaEndpointAddress": "fd00::1",
+                "replicaRegisterAccountPath": "x",
+            },
+            "replicaRegisterAccountPath is not an absolute path",
+        ),
         ({"tls.register.certPath": "/x"}, "set both tls.register.certPath and tls.register.keyPath"),
         ({"replicaRegisterUser": "x"}, "set both replicaRegisterUser and replicaRegisterPasswordFile"),
         (

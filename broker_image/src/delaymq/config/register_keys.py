@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from delaymq.config.fields import number, text
 
 ACCOUNT_FOLDER: Final = "/var/run/secrets/kubernetes.io/serviceaccount"
 MAX_ENDPOINTS: Final = 16
+MAX_SLICES: Final = 4
 _EXAMPLES: Final = "use etcd:https://HOST:2379,https://HOST:2379 or kubernetes:NAMESPACE/LEASE"
 _NAMESPACE: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _LEASE: Final = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
@@ -36,6 +38,14 @@ class LeaseAddress:
     name: str
 
 
+@dataclass(frozen=True)
+class SliceAddress:
+    """EndpointSlices with the address of the master, one for each Service of the group."""
+
+    namespace: str
+    names: tuple[str, ...]
+
+
 RegisterAddress: TypeAlias = EtcdAddress | LeaseAddress
 
 
@@ -52,6 +62,29 @@ def parse_register(value: str) -> RegisterAddress | None:
             raise ConfigError(f"{rest[:100]!r} is not the name of a Lease: use kubernetes:NAMESPACE/LEASE")
         return LeaseAddress(namespace, name)
     raise ConfigError(f"{value[:100]!r} is not a register: {_EXAMPLES}")
+
+
+def parse_slices(value: str) -> SliceAddress | None:
+    """Parse `kubernetes:NAMESPACE/SLICE,SLICE`; None if empty. Raises ConfigError."""
+    if not value:
+        return None
+    kind, _, rest = value.partition(":")
+    namespace, _, listed = rest.partition("/")
+    names = tuple(word.strip() for word in listed.split(","))
+    if kind != "kubernetes" or not _NAMESPACE.fullmatch(namespace) or not all(map(_LEASE.fullmatch, names)):
+        raise ConfigError(f"{value[:100]!r} names no EndpointSlices: use kubernetes:NAMESPACE/SLICE")
+    if len(names) > MAX_SLICES or len(set(names)) < len(names):
+        raise ConfigError(f"{value[:100]!r} has to name 1 to {MAX_SLICES} different EndpointSlices")
+    return SliceAddress(namespace, names)
+
+
+def check_ip(value: str) -> None:
+    """Raise ConfigError unless `value` is empty or an IP address."""
+    try:
+        if value:
+            ipaddress.ip_address(value)
+    except ValueError:
+        raise ConfigError(f"{value[:100]!r} is not an IP address") from None
 
 
 def check_prefix(value: str) -> None:
@@ -79,6 +112,16 @@ class RegisterKeys:
     replica_register_account_path: str = text(
         ACCOUNT_FOLDER, "Kubernetes: folder with the files `token` and `ca.crt` of the service account", ours=True
     )
+    replica_endpoint: str = text(
+        "",
+        "Kubernetes: EndpointSlices to which a new master writes its address, as `kubernetes:NAMESPACE/SLICE`; several"
+        " names are separated by commas",
+        ours=True,
+        check=parse_slices,
+    )
+    replica_endpoint_address: str = text(
+        "", "Kubernetes: IP address of this pod, for `replicaEndpoint`", ours=True, check=check_ip
+    )
     replica_register_timeout_ms: int = number(
         1_000, 100, 60_000, "ms after which a request to the register counts as failed", ours=True
     )
@@ -105,7 +148,11 @@ def check_register(keys: RegisterKeys) -> None:
         for url in address.endpoints:
             if url.startswith("http:") and not is_loopback(urlsplit(url).hostname or ""):
                 raise ConfigError(f"replicaRegister: the password would be sent to {url} unencrypted: use https")
-    if isinstance(address, LeaseAddress) and not Path(keys.replica_register_account_path).is_absolute():
+    if bool(keys.replica_endpoint) != bool(keys.replica_endpoint_address):
+        raise ConfigError("set both replicaEndpoint and replicaEndpointAddress, or neither")
+    if (isinstance(address, LeaseAddress) or keys.replica_endpoint) and not Path(
+        keys.replica_register_account_path
+    ).is_absolute():
         raise ConfigError("replicaRegisterAccountPath is not an absolute path")
 
 

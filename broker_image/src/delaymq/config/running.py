@@ -21,6 +21,7 @@ from delaymq.config.layers import DEFAULT, Config, Given, keys_of, same_origin
 from delaymq.config.model import BrokerConfig
 from delaymq.config.rewriting import rewrite
 
+_FORBIDDEN_PREFIXES: Final = ("tls.", "replicaRegister", "replicaEndpoint")
 FORBIDDEN_KEYS: Final = frozenset(
     """
     abortFile aclAdminNeedsTls aclConfigPath aclEnable brokerClusterName brokerConfigPath brokerIP1 brokerIP2 brokerId
@@ -30,7 +31,10 @@ FORBIDDEN_KEYS: Final = frozenset(
     readOnlyCommitLogStorePaths rmqAddressServerDomain rmqAddressServerSubGroup rocketmqHome storeCheckpoint
     storePathCommitLog storePathConsumeQueue storePathDLedgerCommitLog storePathIndex storePathRootDir
     """.split()  # noqa: SIM905  (a list of twenty quoted words is harder to read)
-) | {"useTLS", *(key for key in keys_of(BrokerConfig) if key.startswith(("tls.", "replicaRegister")))}
+) | {
+    "useTLS",
+    *(key for key in keys_of(BrokerConfig) if key.startswith(_FORBIDDEN_PREFIXES)),
+}
 _ABOVE_THE_FILE = ("flag ", "variable ")
 
 

@@ -19,7 +19,7 @@ from delaymq.broker.processors.table import refusal
 from delaymq.broker.requests.results import Deferred, Held, LinkRequest, Listing, RelayedRequests, TimeSliced
 from delaymq.config import BrokerConfig
 from delaymq.config.running import RunningSettings
-from delaymq.protocol.codes import PULL_CODES
+from delaymq.protocol.codes import PULL_CODES, SEND_CODES, RequestCode
 from delaymq.protocol.command import Command, Response, encode_response
 from delaymq.server.broker_jobs import BrokerJobs
 from delaymq.server.http.loader import load
@@ -56,6 +56,8 @@ if TYPE_CHECKING:
 DRAIN_TIMEOUT_S: Final = 3.0
 """Maximum wait at shutdown for clients to receive their last responses."""
 READ_ONLY: Final = 4
+_CLIENT_CODES: Final = SEND_CODES | PULL_CODES | {RequestCode.HEART_BEAT, RequestCode.QUERY_CONSUMER_OFFSET}
+"""Requests by which a producer or consumer is recognised."""
 
 _logger = logging.getLogger(__name__)
 
@@ -328,8 +330,18 @@ class BrokerServer:
                 self.listings.begin(session, command, result)
             elif type(result) is LinkRequest:
                 self._link(session, command)
+        if self.replica is not None and self.replica.is_bypassed:
+            self._send_to_master(connection, commands)
         if monotonic() - began >= flow.blocked_s:
             flow.note_stall(commands)
+
+    def _send_to_master(self, connection: RemotingConnection, commands: list[Command]) -> None:
+        """Close the connection of a producer or consumer, which has the responses of a replica to its requests.
+
+        The address of the group leads to the master, but only new connections.
+        """
+        if any(command.code in _CLIENT_CODES for command in commands):
+            connection.close()
 
     def _on_fast_commands(self, connection: RemotingConnection, commands: list[Command]) -> None:
         pulls = [command for command in commands if command.code in PULL_CODES]

@@ -107,16 +107,19 @@ async def _open_member(
 ) -> BrokerServer:
     """Open a broker that is a member of a group."""
     from delaymq.server.broker_server import BrokerServer
-    from delaymq.server.replication.joining import membership_of, register_of
+    from delaymq.server.replication.joining import endpoints_of, membership_of, register_of
     from delaymq.server.replication.replica import Replica
 
-    membership, register = membership_of(config), await register_of(config)
+    membership, endpoints = membership_of(config), await endpoints_of(config)
+    register = await register_of(config)
     try:
         server = BrokerServer.open(config, settings, http=http, follows=True)
     except BaseException:
         await register.close()
+        if endpoints is not None:
+            await endpoints.stop()
         raise
-    server.replica = Replica(server, membership, register, again.request)
+    server.replica = Replica(server, membership, register, again.request, endpoints)
     return server
 
 

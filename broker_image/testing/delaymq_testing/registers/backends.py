@@ -9,6 +9,7 @@ from copy import deepcopy
 from typing import Any, NamedTuple, Protocol
 
 from delaymq.replication import Record
+from delaymq.server.registers.endpoint_slices import EPOCH_ANNOTATION
 from delaymq.server.registers.lease_object import ANNOTATION
 from delaymq.server.registers.record_text import decode
 
@@ -16,6 +17,8 @@ from delaymq_testing.registers.faulty_http import Answer, Request
 
 NAMESPACE = "orders"
 LEASE = "orders-0-register"
+SLICE = "orders-broker-0-master"
+SLICE_PATH = f"/apis/discovery.k8s.io/v1/namespaces/{NAMESPACE}/endpointslices/{SLICE}"
 LEASE_PATH = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/{LEASE}"
 
 
@@ -189,6 +192,62 @@ class FakeApiServer:
         self._revision += 1
         lease["metadata"]["resourceVersion"] = str(self._revision)
         self.lease = deepcopy(lease)
+
+
+class FakeSlices:
+    """The part of the API server that publishes addresses, with one EndpointSlice."""
+
+    def __init__(self) -> None:
+        self.is_forbidden = False
+        self.patches: list[dict[str, Any]] = []
+        self._revision = 100
+        self.slice: dict[str, Any] | None = None
+        self.create()
+
+    def is_write(self, request: Request) -> bool:
+        return request.method != "GET"
+
+    def create(self, *, epoch: str | None = None, address: str = "", kind: str = "IPv4") -> None:
+        """Create the EndpointSlice as the operator does."""
+        meta: dict[str, Any] = {"name": SLICE, "namespace": NAMESPACE, "uid": f"uid-{self._revision}"}
+        if epoch is not None:
+            meta["annotations"] = {EPOCH_ANNOTATION: epoch}
+        endpoints = [{"addresses": [address]}] if address else None
+        ports = [{"name": "broker", "port": 10911}]
+        self.store(
+            {"kind": "EndpointSlice", "metadata": meta, "addressType": kind, "endpoints": endpoints, "ports": ports}
+        )
+
+    def store(self, content: dict[str, Any]) -> None:
+        """Store a version of the slice, as any writer does."""
+        self._revision += 1
+        content["metadata"]["resourceVersion"] = str(self._revision)
+        self.slice = deepcopy(content)
+
+    @property
+    def published(self) -> tuple[str, list[str]]:
+        """Epoch and addresses."""
+        assert self.slice is not None
+        epoch = (self.slice["metadata"].get("annotations") or {}).get(EPOCH_ANNOTATION, "")
+        return epoch, [address for each in self.slice["endpoints"] or [] for address in each["addresses"]]
+
+    def respond(self, request: Request) -> Answer:
+        if self.is_forbidden:
+            return _status(403, "Forbidden", f'endpointslices.discovery.k8s.io "{SLICE}" is forbidden')
+        if self.slice is None or request.path.partition("?")[0] != SLICE_PATH:
+            return _status(404, "NotFound", f'endpointslices.discovery.k8s.io "{SLICE}" not found')
+        if request.method == "GET":
+            return Answer(200, self.slice)
+        assert (request.method, request.headers["content-type"]) == ("PATCH", "application/merge-patch+json")
+        body = json.loads(request.body)
+        self.patches.append(body)
+        meta = self.slice["metadata"]
+        if any(body["metadata"][key] != meta[key] for key in ("uid", "resourceVersion")):
+            return _status(409, "Conflict", "the object has been modified")
+        merged = _merged(self.slice, body)
+        if merged != self.slice:
+            self.store(merged)
+        return Answer(200, self.slice)
 
 
 def _merged(target: Any, patch: Any) -> Any:

@@ -9,15 +9,13 @@ response, and the repetition would be rejected with a conflict although the firs
 
 from __future__ import annotations
 
-import asyncio
 import datetime
 from collections.abc import Callable
 from typing import Final
 
-import msgspec
-
 from delaymq.replication import Record
-from delaymq.server.registers.http_requests import HttpRequests, Reply, RequestError
+from delaymq.server.registers.api_server import ApiObject, Status
+from delaymq.server.registers.http_requests import Reply, RequestError
 from delaymq.server.registers.lease_object import LeaseError, LeaseObject
 from delaymq.server.registers.register import (
     Conflict,
@@ -29,21 +27,7 @@ from delaymq.server.registers.register import (
 )
 from delaymq.server.registers.service_account import ServiceAccount
 
-FIELD_MANAGER: Final = "delaymq-broker"
-
-
-class _Details(msgspec.Struct):
-    name: str = ""
-    kind: str = ""
-
-
-class _Status(msgspec.Struct):
-    """An error of the API server."""
-
-    kind: str
-    reason: str = ""
-    message: str = ""
-    details: _Details | None = None
+LEASES: Final = "coordination.k8s.io/v1/leases"
 
 
 class LeaseRegister:
@@ -60,19 +44,15 @@ class LeaseRegister:
         now: Callable[[], datetime.datetime] = lambda: datetime.datetime.now(datetime.UTC),
     ) -> None:
         """`url` is that of the API server. `lease_s` and `now` are only shown to people."""
-        self._url = f"{url}/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{name}"
-        self._namespace = namespace
-        self._name = name
-        self._account = account
+        self._object = ApiObject(url, LEASES, namespace, name, account)
         self._lease_s = lease_s
         self._now = now
         self._seen: LeaseObject | None = None
-        self._requests = HttpRequests()
 
     async def read(self, timeout_s: float) -> Content:
-        """See Register. Without `resourceVersion`, a GET is a quorum read."""
+        """See Register."""
         try:
-            reply = await self._send("GET", self._url, timeout_s, None)
+            reply = await self._object.read(timeout_s)
             if reply.status != 200:
                 raise self._rejection(reply, "get")
             lease = self._lease(reply)
@@ -89,8 +69,8 @@ class LeaseRegister:
             return Conflict()
         patch = seen.patch(record, lease_s=self._lease_s, now=self._now())
         try:
-            reply = await self._send("PATCH", f"{self._url}?fieldManager={FIELD_MANAGER}", timeout_s, patch)
-            if reply.status == 409 and self._status(reply).reason == "Conflict":
+            reply = await self._object.patch(patch, timeout_s)
+            if reply.status == 409 and Status.of(reply).reason == "Conflict":
                 return Conflict()
             if reply.status != 200:
                 raise self._rejection(reply, "patch")
@@ -105,67 +85,23 @@ class LeaseRegister:
 
     async def close(self) -> None:
         """See Register."""
-        await self._requests.close()
+        await self._object.close()
 
     @property
     def _title(self) -> str:
-        return f"the Lease {self._namespace}/{self._name}"
-
-    async def _send(self, method: str, url: str, timeout_s: float, patch: object) -> Reply:
-        loop = asyncio.get_running_loop()
-        started = loop.time()
-        # Threads may all wait for a slow disk, so they are used only after a change.
-        access = self._account.current()
-        if access is None:
-            try:
-                async with asyncio.timeout(timeout_s):
-                    access = await loop.run_in_executor(None, self._account.refresh)
-            except TimeoutError as error:
-                raise RequestError(f"the service account was not read within {timeout_s:.1f} s") from error
-        token, tls = access
-        reply = await self._requests.send(
-            method,
-            url,
-            timeout_s=max(0.0, timeout_s - (loop.time() - started)),
-            tls=tls,
-            body=None if patch is None else msgspec.json.encode(patch),
-            headers={"Authorization": f"Bearer {token}", "Content-Type": "application/merge-patch+json"},
-            is_read=method == "GET",
-        )
-        if reply.status == 401:
-            self._account.forget_token()
-        return reply
+        return f"the Lease {self._object.namespace}/{self._object.name}"
 
     def _lease(self, reply: Reply) -> LeaseObject:
         try:
-            return LeaseObject(reply.json(), self._namespace, self._name)
+            return LeaseObject(reply.json(), self._object.namespace, self._object.name)
         except LeaseError as error:
             raise RequestError(str(error)) from error
 
-    @staticmethod
-    def _status(reply: Reply) -> _Status:
-        """Return the error of the API server; an empty one for other responses, such as those of proxies."""
-        try:
-            status = msgspec.json.decode(reply.body, type=_Status)
-        except (msgspec.DecodeError, UnicodeError, RecursionError):
-            return _Status("")
-        return status if status.kind == "Status" else _Status("")
-
     def _rejection(self, reply: Reply, verb: str) -> Exception:
-        status = self._status(reply)
-        said = f"status {reply.status}" + (f": {status.message[:300]}" if status.message else "")
-        match reply.status, status.reason:
-            case 401, _:
-                return RequestError(f"{said}: the API server rejects the token of the pod's service account")
-            case 403, "Forbidden":
-                return RequestError(
-                    f"{said}: a Role in the namespace {self._namespace} has to allow the verb {verb} of leases in the"
-                    f" API group coordination.k8s.io with the name {self._name}, and a RoleBinding has to bind it"
-                )
-            case 404, "NotFound" if status.details is not None and status.details.name == self._name:
-                what = "does not exist" if self._seen is None else "was deleted"
-                return RegisterError(
-                    f"{self._title} {what}: the operator creates it for a group with replicas; do not create it by hand"
-                )
-            case _:
-                return RequestError(said)
+        status = Status.of(reply)
+        if (reply.status, status.reason) == (404, "NotFound") and status.is_about(self._object.name):
+            what = "does not exist" if self._seen is None else "was deleted"
+            return RegisterError(
+                f"{self._title} {what}: the operator creates it for a group with replicas; do not create it by hand"
+            )
+        return self._object.rejection(reply, verb)

@@ -1,18 +1,21 @@
-"""The register that the settings name."""
+"""The register and the EndpointSlices that the settings name."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
-from delaymq.config.register_keys import EtcdAddress, LeaseAddress, RegisterKeys, parse_register
+from delaymq.config.register_keys import EtcdAddress, LeaseAddress, RegisterKeys, parse_register, parse_slices
 from delaymq.server.http.loader import load
 from delaymq.server.registers.register import Register, RegisterError
 from delaymq.server.registers.service_account import ServiceAccount, api_server_url
 from delaymq.server.tls.contexts import register_context
+
+if TYPE_CHECKING:
+    from delaymq.server.registers.endpoint_slices import EndpointSlices
 
 MAX_PASSWORD_BYTES: Final = 4_096
 
@@ -39,6 +42,26 @@ async def open_register(
         of_lease: Register = module.LeaseRegister(url, address.namespace, address.name, account, lease_s=lease_s)
         return of_lease
     raise RegisterError("replicaRegister is empty: name the register of the group")
+
+
+async def open_endpoints(keys: RegisterKeys, *, environment: Mapping[str, str] = os.environ) -> EndpointSlices | None:
+    """Return the EndpointSlices of a group, without a request to them; None without `replicaEndpoint`.
+
+    Raises RegisterError outside of a cluster.
+    """
+    address = parse_slices(keys.replica_endpoint)
+    if address is None:
+        return None
+    module = await load("delaymq.server.registers.endpoint_slices")
+    slices: EndpointSlices = module.EndpointSlices(
+        api_server_url(environment),
+        address.namespace,
+        address.names,
+        keys.replica_endpoint_address,
+        ServiceAccount(Path(keys.replica_register_account_path)),
+        timeout_s=keys.replica_register_timeout_ms / 1_000,
+    )
+    return slices
 
 
 def key_of(prefix: str, cluster: str, group: str) -> str:

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING
 from delaymq.config.replication_keys import SYNC_MASTER
 from delaymq.replication import Acknowledge, Failover, Settings
 from delaymq.server.errors import ServerError
-from delaymq.server.registers import RegisterError, open_register
+from delaymq.server.registers import RegisterError, open_endpoints, open_register
 from delaymq.server.replication.replica import Membership
 from delaymq.server.replication.secret import GroupSecret, SecretError
 
 if TYPE_CHECKING:
     from delaymq.config import BrokerConfig
     from delaymq.server.registers import Register
+    from delaymq.server.registers.endpoint_slices import EndpointSlices
 
 
 def membership_of(config: BrokerConfig) -> Membership:
@@ -39,5 +40,13 @@ async def register_of(config: BrokerConfig) -> Register:
     lease_s = max(1, config.replica_lease_ms // 1_000)
     try:
         return await open_register(config, config.broker_cluster_name, config.broker_name, lease_s=lease_s)
+    except RegisterError as error:
+        raise ServerError(str(error)) from error
+
+
+async def endpoints_of(config: BrokerConfig) -> EndpointSlices | None:
+    """Return the EndpointSlices of the group; None without `replicaEndpoint`. Raises ServerError."""
+    try:
+        return await open_endpoints(config)
     except RegisterError as error:
         raise ServerError(str(error)) from error

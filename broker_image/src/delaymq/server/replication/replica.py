@@ -58,6 +58,20 @@ class Server(Protocol):
         """Hold all requests, or handle those that were held."""
 
 
+class Endpoints(Protocol):
+    """Where clients find the master."""
+
+    @property
+    def problem(self) -> str:
+        """Why clients may not reach this master yet; empty: they do."""
+
+    def publish(self, epoch: int) -> None:
+        """Publish the address of this member, in the background."""
+
+    async def stop(self) -> None:
+        """Publish no longer."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Membership:
     """What makes a broker a member of a group."""
@@ -72,8 +86,18 @@ class Membership:
 class Replica:
     """The replication of one broker server, which was opened as a replica. Call `start` on the event loop."""
 
-    def __init__(self, server: Server, membership: Membership, register: Register, restart: Restart) -> None:
-        """`restart` is called at most once, when the process cannot continue in its role."""
+    def __init__(
+        self,
+        server: Server,
+        membership: Membership,
+        register: Register,
+        restart: Restart,
+        endpoints: Endpoints | None = None,
+    ) -> None:
+        """`restart` is called at most once, when the process cannot continue in its role.
+
+        `endpoints` receives the address of this member when it becomes master.
+        """
         broker = server.broker
         self._server = server
         self._broker = broker
@@ -83,6 +107,7 @@ class Replica:
         self._secret = membership.secret
         self.members = dict(membership.members)
         """Addresses of all members."""
+        self._endpoints = endpoints
         self._is_restarting = False
         self._is_ending = False
         self._is_held = False
@@ -186,7 +211,9 @@ class Replica:
         if member.problem:
             return [member.problem]
         if member.role is Role.MASTER:
-            return [] if self._may_store else [f"fewer than {self.settings.min_in_sync} members are in sync"]
+            problems = [] if self._may_store else [f"fewer than {self.settings.min_in_sync} members are in sync"]
+            unpublished = self._endpoints.problem if self._endpoints is not None else ""
+            return [*problems, unpublished] if unpublished else problems
         if member.is_counted:
             return []
         if self.driver.register_problem:
@@ -197,6 +224,11 @@ class Replica:
     def is_master(self) -> bool:
         """Whether this member acts as the broker of the group."""
         return self.driver.member.role is Role.MASTER
+
+    @property
+    def is_bypassed(self) -> bool:
+        """Whether new connections of clients reach another member, by the address that all members share."""
+        return self._endpoints is not None and not self.is_master
 
     # Life cycle
 
@@ -237,6 +269,8 @@ class Replica:
     async def stop(self) -> None:
         """Take part no longer."""
         await self.driver.stop()
+        if self._endpoints is not None:
+            await self._endpoints.stop()
         await self.links.stop()
 
     @property
@@ -264,6 +298,8 @@ class Replica:
 
     def lead(self, epoch: int) -> None:
         """Act as the broker of the group."""
+        if self._endpoints is not None:
+            self._endpoints.publish(epoch)
         self._tables.lead(epoch)
         self._broker.replicate(waits=self.settings.waits_for_replicas)
         self._broker.store.watch_appends(lambda record: self.driver.grown())

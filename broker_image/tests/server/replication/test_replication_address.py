@@ -1,0 +1,65 @@
+"""The address that the members of a group share: masters publish theirs, replicas send clients there."""
+
+from pathlib import Path
+
+from delaymq.protocol.codes import RequestCode, ResponseCode
+from delaymq.protocol.command import request_command
+from delaymq.replication.events import SwitchOver
+from delaymq_testing.replicated_group import replicated
+from delaymq_testing.running_server import BrokerPeer, run, until
+
+
+def test_each_master_publishes_its_address_with_its_epoch(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with replicated(tmp_path / "g", "ab", publishes=True) as group:
+            epoch = group["a"].replica.driver.member.epoch
+            assert group.published == [("a", epoch)]
+            group["a"].replica.driver.handle(SwitchOver("b", epoch))
+            await until(lambda: group["b"].is_master)
+            assert group.published == [("a", epoch), ("b", group["b"].replica.driver.member.epoch)]
+            assert group.published[1][1] > epoch
+
+    run(scenario)
+
+
+def test_master_whose_address_is_not_published_is_not_ready(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with replicated(tmp_path / "g", "ab", publishes=True) as group:
+            assert group["a"].replica.problems() == []
+            group.unpublished = "the EndpointSlice orders/b-0: not written yet"
+            group["a"].replica.driver.handle(SwitchOver("b", group["a"].replica.driver.member.epoch))
+            await until(lambda: group["b"].is_master)
+            assert group["b"].replica.problems() == [group.unpublished]
+
+    run(scenario)
+
+
+def test_replica_closes_connections_of_clients_after_its_responses(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with replicated(tmp_path / "g", "ab", publishes=True) as group:
+            replica = await BrokerPeer.connect(group["b"].port)
+            assert (await replica.send("T")).code == ResponseCode.SERVICE_NOT_AVAILABLE
+            await until(lambda: replica.connection.closing)
+            tool = await BrokerPeer.connect(group["b"].port)
+            for _ in range(2):
+                answer = await tool.connection.request(request_command(RequestCode.GET_BROKER_CONFIG, {}))
+                assert answer.code == ResponseCode.SUCCESS
+            master = await BrokerPeer.connect(group["a"].port)
+            for _ in range(2):
+                assert (await master.send("T")).code in (ResponseCode.SUCCESS, ResponseCode.SLAVE_NOT_AVAILABLE)
+            assert not master.connection.closing
+            # The link between the members continues.
+            assert group.register.record.in_sync == {"a", "b"}
+
+    run(scenario)
+
+
+def test_replica_with_an_address_of_its_own_keeps_connections(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with replicated(tmp_path / "g", "ab") as group:
+            replica = await BrokerPeer.connect(group["b"].port)
+            for _ in range(2):
+                assert (await replica.send("T")).code == ResponseCode.SERVICE_NOT_AVAILABLE
+            assert not replica.connection.closing
+
+    run(scenario)
