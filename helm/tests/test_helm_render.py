@@ -33,9 +33,15 @@ def allowed(rules: Iterable[Object]) -> set[tuple[str, str, str]]:
     }
 
 
-def needed(*scopes: str, analytics: bool = True) -> set[tuple[str, str, str]]:
-    """Return the same for the operator's own table, with or without permissions that only analytics require."""
-    table = [one for one in PERMISSIONS if one.scope in scopes and (analytics or not one.analytics)]
+def needed(*scopes: str, analytics: bool = True, replication: bool = True) -> set[tuple[str, str, str]]:
+    """Return the same for the operator's own table, with or without permissions that only analytics or replicas
+    require.
+    """
+    table = [
+        one
+        for one in PERMISSIONS
+        if one.scope in scopes and (analytics or not one.analytics) and (replication or not one.replication)
+    ]
     return {(one.group, one.resource, verb) for one in table for verb in one.verbs}
 
 
@@ -141,6 +147,14 @@ def test_analytics_can_be_disabled_with_all_their_permissions(helm: Helm, watche
     rules = named(objects, kind, "delaymq-operator", *watched)["rules"]
     assert allowed(rules) == needed("watched", "all", "listed", analytics=False)
     assert "delaymq-analytics" not in {one["metadata"]["name"] for one in of_kind(objects, kind)}
+
+
+@pytest.mark.parametrize("watched", [[], ["shop"]])
+def test_replicas_can_be_disabled_with_all_their_permissions(helm: Helm, watched: list[str]) -> None:
+    objects = helm.render({"watchNamespaces": watched, "rbac.replication": False})
+    rules = named(objects, "Role" if watched else "ClusterRole", "delaymq-operator", *watched)["rules"]
+    scope = "listed" if watched else "all"
+    assert allowed(rules) == needed("watched", scope, replication=False)
 
 
 def test_disabling_rbac_creates_no_rbac_objects(helm: Helm) -> None:

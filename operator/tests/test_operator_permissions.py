@@ -23,7 +23,7 @@ VERBS = {
     "delete": ("delete",),
     "apply": ("create", "patch"),
 }
-MADE_ELSEWHERE = {"AnalyticsResult", "RoleBinding", "SparkApplication"}
+MADE_ELSEWHERE = {"AnalyticsResult", "EndpointSlice", "Lease", "Role", "RoleBinding", "SparkApplication"}
 """Kinds that are not created by the apply call of most supporting objects."""
 
 Permission = tuple[str, str, str]
@@ -47,6 +47,10 @@ BY_VARIABLE: dict[tuple[str, str], set[str]] = {
     ("ensure.py", "apply"): made_kinds(),
     ("supporting_objects.py", "apply"): {"Secret"},
     ("registration.py", "apply"): {"Secret"},
+    ("replication_objects.py", "get"): {"Role", "RoleBinding"},
+    ("replication_objects.py", "apply"): {"Role", "RoleBinding", "Secret"},
+    ("replication_objects.py", "create"): {"Lease"},
+    ("master_address.py", "create"): {"EndpointSlice"},
     ("supporting_objects.py", "delete"): set(supporting_objects._PRUNED_KINDS),
     ("start.py", "create"): {"SparkApplication", "AnalyticsResult"},
     ("start.py", "apply"): {"RoleBinding"},
@@ -93,6 +97,8 @@ def needed() -> set[Permission]:
     found |= {permission("Lease", verb) for verb in ("get", "create", "update")}
     # Not a call: the API server requires this permission for owner references that block the owner's deletion.
     found.add((KINDS["Broker"].group, "brokers/finalizers", "update"))
+    # Nor these: the operator can grant brokers only what it may do itself.
+    found |= {permission(kind, verb) for kind in ("Lease", "EndpointSlice") for verb in ("get", "update", "patch")}
     # Not a call either: the API server requires it for the creation of a RoleBinding.
     found |= {(KINDS["RoleBinding"].group, roles, "bind") for roles in ("roles", "clusterroles")}
     for file, verb, kind in calls():

@@ -37,6 +37,22 @@
 - apiGroups: [networking.k8s.io]
   resources: [networkpolicies]
   verbs: [get, list, watch, create, patch, delete]
+{{- if .Values.rbac.replication }}
+# The registers and addresses of groups with replicas. The operator grants their brokers get, update and patch by name, and
+# can grant only what it may do itself.
+- apiGroups: [coordination.k8s.io]
+  resources: [leases]
+  verbs: [get, create, update, patch]
+- apiGroups: [discovery.k8s.io]
+  resources: [endpointslices]
+  verbs: [get, list, create, update, patch, delete]
+- apiGroups: [""]
+  resources: [endpoints]
+  verbs: [get, delete]
+- apiGroups: [rbac.authorization.k8s.io]
+  resources: [roles, rolebindings]
+  verbs: [get, create, patch]
+{{- end }}
 {{- if .Values.rbac.analytics }}
 - apiGroups: [sparkoperator.k8s.io]
   resources: [sparkapplications]

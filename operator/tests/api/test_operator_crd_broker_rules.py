@@ -54,6 +54,15 @@ SECRET_NAME = (
     "a Secret name consists of lower-case letters, digits, - and ., and starts and ends with a letter or digit"
 )
 LONG_NAME = "a Broker's name has at most 40 characters, since pods and Services are named after it: use a shorter name"
+TOO_MANY_IN_SYNC = (
+    "spec.replication.minInSync",
+    "a group would refuse all messages, since minInSync is larger than replicasPerGroup: use a smaller minInSync",
+)
+NOT_COPIED_YET = (
+    "spec.replication.minInSync",
+    "groups would refuse messages until their new replicas have copied all messages: add replicas with minInSync 1, "
+    "and increase it when the condition ReplicasInSync is True",
+)
 BROKER_NAME = (
     "a Broker's name starts with a letter and consists of lower-case letters, digits and -, since Services are named "
     "after it: use another name"
@@ -71,6 +80,13 @@ def _peer(**fields: object) -> Spec:
 REFUSED_BROKERS: list[tuple[Spec, str, str]] = [
     ({"size": 0}, "spec.size", "spec.size in body should be greater than or equal to 1"),
     ({"size": 33}, "spec.size", "spec.size in body should be less than or equal to 32"),
+    (
+        {"replicasPerGroup": 6},
+        "spec.replicasPerGroup",
+        "spec.replicasPerGroup in body should be less than or equal to 5",
+    ),
+    ({"replication": {"minInSync": 2}}, *TOO_MANY_IN_SYNC),
+    ({"replicasPerGroup": 2, "replication": {"minInSync": 3}}, *TOO_MANY_IN_SYNC),
     ({"flush": "Sometimes"}, "spec.flush", 'Unsupported value: "Sometimes": supported values: "Async", "Sync"'),
     (
         {"image": "a b"},
@@ -179,6 +195,7 @@ ACCEPTED_BROKERS: list[Spec] = [
     {},
     {"tls": {"secretName": "orders-tls.v2"}, "accessControl": {"secretName": "r"}},
     {"size": 32, "flush": "Sync", "paused": True, "image": "registry.example:5000/a/b@sha256:0"},
+    {"replicasPerGroup": 5, "replication": {"mode": "Async", "minInSync": 5, "failover": "Manual"}},
     {"config": {"fileReservedTime": "168", "regionId": "a=b; c: d\té", "mappedFileSizeCommitLog": "nonsense"}},
     {"storage": {"size": "128Mi"}, "config": {"mappedFileSizeCommitLog": "67108864"}},
     {"storage": {"size": "1Pi"}},
@@ -201,6 +218,10 @@ ACCEPTED_BROKERS: list[Spec] = [
 
 CHANGED_BROKERS: list[tuple[Spec, Spec, tuple[str, str] | None]] = [
     ({}, {"storage": {"size": "20Gi"}}, None),
+    ({}, {"replicasPerGroup": 3}, None),
+    ({}, {"replicasPerGroup": 3, "replication": {"minInSync": 2}}, NOT_COPIED_YET),
+    ({"replicasPerGroup": 3}, {"replicasPerGroup": 3, "replication": {"minInSync": 2}}, None),
+    ({"replicasPerGroup": 3, "replication": {"minInSync": 2}}, {"replicasPerGroup": 1}, None),
     ({"size": 2} | _node_port(), {"size": 2} | _node_port(brokerNodePort=30921), OTHERS_PORT),
     ({"size": 3} | _node_port(), {"size": 1} | _node_port(brokerNodePort=30893), OTHERS_PORT),
     ({"size": 1} | _node_port(), {"size": 2} | _node_port(brokerNodePort=30919), OTHERS_PORT),
@@ -270,6 +291,8 @@ def test_broker_without_spec_gets_every_default(api_server: ApiServer, namespace
     assert without["spec"] == made["spec"]
     assert made["spec"] == {
         "size": 1,
+        "replicasPerGroup": 1,
+        "replication": {"mode": "Sync", "minInSync": 1, "acknowledge": "Appended", "failover": "Automatic"},
         "imagePullPolicy": "IfNotPresent",
         "flush": "Async",
         "config": {},

@@ -42,6 +42,7 @@ def test_status_and_spec_are_written_separately(api_server: ApiServer, namespace
 def test_broker_list_shows_documented_columns(api_server: ApiServer, namespace: str) -> None:
     api_server.create(collection(namespace, "Broker"), manifest("Broker", "demo", {"size": 2}))
     conditions = [_condition("Ready", "False", "GroupsNotReady"), _condition("Progressing", "True", "Rolling")]
+    conditions.append(_condition("ReplicasInSync", "False", "NotInSync"))
     status = {
         "readyGroups": 1,
         "pending": 12,
@@ -57,8 +58,8 @@ def test_broker_list_shows_documented_columns(api_server: ApiServer, namespace: 
     assert head.split() == ["NAME", "SIZE", "READY", "PENDING", "NEXT-DUE", "STATUS", "AGE"]
     assert row.split()[:-1] == ["demo", "2", "1", "12", "2026-12-01T00:00:00Z", "GroupsNotReady"]
     head, row = api_server.kubectl("-n", namespace, "get", "dmqb", "-o", "wide").splitlines()
-    assert head.split()[7:] == ["PROGRESS", "NAMESERVERS", "LEVELS", "IMAGE", "RECLAIMABLE"]
-    assert row.split()[7:] == ["Rolling", "demo-namesrv.ns:9876", "1s", "5s", "i:1", "4711"]
+    assert head.split()[7:] == ["PROGRESS", "NAMESERVERS", "LEVELS", "IMAGE", "IN-SYNC", "RECLAIMABLE"]
+    assert row.split()[7:] == ["Rolling", "demo-namesrv.ns:9876", "1s", "5s", "i:1", "False", "4711"]
 
 
 def test_topic_and_level_table_lists_show_documented_columns(api_server: ApiServer, namespace: str) -> None:

@@ -57,6 +57,7 @@ def test_page_lists_user_annotations() -> None:
         names.FORCE_SCALE_IN_ANNOTATION,
         names.ANALYZE_ANNOTATION,
         names.DRY_RUN_ANNOTATION,
+        names.PROMOTE_ANNOTATION,
     ):
         assert f"| `{annotation}` |" in PAGE
 

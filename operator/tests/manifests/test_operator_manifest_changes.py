@@ -13,8 +13,13 @@ from delaymq_operator.manifests import (
     broker_stateful_set,
     group_external_service,
     group_service,
+    group_service_account,
+    master_endpoint_slice,
     name_server_external_service,
     name_server_stateful_set,
+    register_lease,
+    register_role,
+    register_role_binding,
     supporting_objects,
 )
 from delaymq_operator.reconcile.ports import Manifest
@@ -27,8 +32,49 @@ POLICIES = {"NetworkPolicy demo-broker", "NetworkPolicy demo-namesrv"}
 NODE_PORT = {"type": "NodePort", "advertisedAddress": "192.0.2.1"}
 OUTSIDE = {"Service demo-broker-0-external", "Service demo-namesrv-external"}
 
+GROUP = {
+    f"{kind} demo-broker-0{suffix}"
+    for kind, suffix in (
+        ("ServiceAccount", ""), ("Role", "-register"), ("RoleBinding", "-register"), ("Lease", "-register"),
+        ("EndpointSlice", "-master"),
+    )
+}  # fmt: skip
+
 CHANGES: dict[str, tuple[Manifest, Manifest, set[str], set[str]]] = {
     "size": ({}, {"size": 3}, set(), set()),
+    "replicasPerGroup": ({}, {"replicasPerGroup": 2}, {BROKERS, "Service demo-broker-0"} | GROUP, {BROKERS}),
+    "replicasPerGroup, more": ({"replicasPerGroup": 2}, {"replicasPerGroup": 3}, {BROKERS}, {BROKERS}),
+    "replicasPerGroup, with policies": (
+        {"networkPolicy": {"enabled": True}},
+        {"networkPolicy": {"enabled": True}, "replicasPerGroup": 2},
+        {BROKERS, "Service demo-broker-0", "NetworkPolicy demo-broker"} | GROUP,
+        {BROKERS},
+    ),
+    "replication.mode": (
+        {"replicasPerGroup": 2},
+        {"replicasPerGroup": 2, "replication": {"mode": "Async"}},
+        {BROKERS},
+        {BROKERS},
+    ),
+    "replication.mode, without replicas": ({}, {"replication": {"mode": "Async"}}, set(), set()),
+    "replication.minInSync": (
+        {"replicasPerGroup": 2},
+        {"replicasPerGroup": 2, "replication": {"minInSync": 2}},
+        {BROKERS},
+        {BROKERS},
+    ),
+    "replication.acknowledge": (
+        {"replicasPerGroup": 2},
+        {"replicasPerGroup": 2, "replication": {"acknowledge": "Flushed"}},
+        {BROKERS},
+        {BROKERS},
+    ),
+    "replication.failover": (
+        {"replicasPerGroup": 2},
+        {"replicasPerGroup": 2, "replication": {"failover": "Manual"}},
+        {BROKERS},
+        {BROKERS},
+    ),
     "image": ({}, {"image": "i:2"}, BOTH, BOTH),
     "imagePullPolicy": ({}, {"imagePullPolicy": "Always"}, BOTH, BOTH),
     "imagePullSecrets": ({}, {"imagePullSecrets": [{"name": "s"}]}, BOTH, BOTH),
@@ -173,11 +219,16 @@ def broker(spec: Manifest, **annotations: str) -> Broker:
 def everything(of: Broker) -> dict[str, Manifest]:
     """Return all objects of a Broker with one group by kind and name."""
     external = of.spec.external
-    context = Context(image=of.spec.image or "i", token="t")
+    members = of.spec.replicas_per_group if of.spec.replicas_per_group > 1 else 0
+    context = Context(image=of.spec.image or "i", token="t", replicates=members > 0)
     address = external.advertised_address if external and external.advertised_address else "10.96.0.7"
-    group = GroupContext(group=0, advertised_address=address, storage_size=of.spec.storage.size)
+    group = GroupContext(group=0, advertised_address=address, storage_size=of.spec.storage.size, members=members)
     found: list[Manifest | None] = [*supporting_objects(of, context, [0])]
-    found += [group_service(of, 0, None), group_external_service(of, 0), name_server_external_service(of)]
+    service = group_service(of, 0, None, selects=not members)
+    found += [service, group_external_service(of, 0, selects=not members), name_server_external_service(of)]
+    if members:
+        found += [group_service_account(of, 0), register_role(of, 0), register_role_binding(of, 0)]
+        found += [register_lease(of, 0), master_endpoint_slice(of, 0, service, 10911, None, "IPv4")]
     found.append(broker_stateful_set(of, context, group))
     if not of.spec.name_servers.addresses:
         found.append(name_server_stateful_set(of, context))

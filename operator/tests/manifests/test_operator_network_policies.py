@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -158,6 +159,17 @@ def test_old_and_new_port_are_reachable_until_broker_restarts() -> None:
     ]
     assert listen_port(of.spec, 0) == 30911
     assert not lets_in(policies(of), client, pod, 10911)
+
+
+def test_brokers_of_groups_with_replicas_admit_each_other() -> None:
+    of = broker(networkPolicy={"enabled": True, "allowFrom": [CLIENTS]}, analytics={}, replicasPerGroup=2)
+    pod, stranger = targets(of)["broker"], Peer(name="p", namespace="ns", labels={"app": "payroll"})
+    for replicates in (False, True):
+        made = supporting_objects(of, replace(CONTEXT, replicates=replicates), [0])
+        policies = [each for each in made if each["kind"] == "NetworkPolicy"]
+        assert lets_in(policies, pod, pod, 10911) is replicates
+        assert not lets_in(policies, pod, pod, 8080)
+        assert not lets_in(policies, stranger, pod, 10911)
 
 
 def test_evaluator_supports_features_that_renderer_does_not_use() -> None:

@@ -28,6 +28,7 @@ from delaymq.api_types.broker import (
     Withdraw,
 )
 from delaymq.api_types.delay_settings import DelaySettings, TopicDelays, TopicDelaySettings
+from delaymq.api_types.replication import Detachable, DetachBody, EpochBody, NoteBody, Replication, SwitchoverBody
 from delaymq.client import Admin, Client, ClientError, ClientOptions, Credentials, RefusedError
 from delaymq.client import TopicConfig as ClientTopicConfig
 
@@ -46,6 +47,8 @@ MAX_CONCURRENT_REQUESTS: Final = 32
 descriptors.
 """
 
+_REPLICATION: Final = "/api/v1/replication"
+_NOT_FOUND: Final = 404
 _PAGE: Final = 1_000
 """Topics of one response: 300 KB."""
 
@@ -92,6 +95,33 @@ class HttpBrokerAdmin:
     async def decommission(self, endpoint: Endpoint) -> None:
         """Remove the broker from the routes permanently."""
         await self._http(endpoint, "POST", "/api/v1/decommission", Decommissioned)
+
+    async def replication(self, endpoint: Endpoint) -> Replication | None:
+        """Return a member's view of its group; None if the broker has no replicas."""
+        try:
+            return await self._http(endpoint, "GET", _REPLICATION, Replication)
+        except BrokerRefused as error:
+            if error.absent:
+                return None
+            raise
+
+    async def switch_over(self, endpoint: Endpoint, target: str, epoch: int) -> None:
+        """Let a master hand over to `target`."""
+        order = SwitchoverBody(target=target, epoch=epoch)
+        await self._http(endpoint, "POST", f"{_REPLICATION}/switchover", Replication, order)
+
+    async def promote(self, endpoint: Endpoint, epoch: int) -> None:
+        """Let a member become master although it may lack messages."""
+        await self._http(endpoint, "POST", f"{_REPLICATION}/promote", Replication, EpochBody(epoch=epoch))
+
+    async def detach(self, endpoint: Endpoint, master: Endpoint, member: str, epoch: int) -> None:
+        """Let a member record that it is no candidate, and its master count it no longer."""
+        path = f"{_REPLICATION}/prepare-detach"
+        note = (await self._http(endpoint, "POST", path, Detachable, EpochBody(epoch=epoch))).note
+        body = DetachBody(
+            member=member, epoch=epoch, note=NoteBody(kind=note.kind, epoch=note.epoch, serial=note.serial)
+        )
+        await self._http(master, "POST", f"{_REPLICATION}/detach", Replication, body)
 
     async def delays(self, endpoint: Endpoint) -> dict[str, TopicDelays]:
         """Return delay settings and pending messages of all topics that have any, by name."""
@@ -237,8 +267,8 @@ def _refusal(address: str, status: int, content: bytes) -> BrokerRefused:
     try:
         error = msgspec.json.decode(content, type=Refusal).error
     except msgspec.DecodeError:
-        return BrokerRefused(address, str(status), f"HTTP status {status}")
-    return BrokerRefused(address, error.code, error.message)
+        return BrokerRefused(address, str(status), f"HTTP status {status}", absent=status == _NOT_FOUND)
+    return BrokerRefused(address, error.code, error.message, absent=status == _NOT_FOUND)
 
 
 def _address(host: str, port: int) -> str:

@@ -63,6 +63,10 @@ KINDS: Final[dict[str, Kind]] = {
     "SparkApplication": Kind("sparkoperator.k8s.io", "v1beta2", "sparkapplications"),
     # Not watched: a report has up to 1 MB, and only people read it.
     "AnalyticsResult": Kind("", "v1", "configmaps", written_as="ConfigMap"),
+    # Not watched: the operator may lack the permission, and masters renew their Leases every few seconds.
+    "Endpoints": Kind("", "v1", "endpoints"),
+    "EndpointSlice": Kind("discovery.k8s.io", "v1", "endpointslices"),
+    "Role": Kind("rbac.authorization.k8s.io", "v1", "roles"),
     "Lease": Kind("coordination.k8s.io", "v1", "leases"),
 }
 OWN_KINDS: Final = tuple(PLURALS)

@@ -26,6 +26,8 @@ class Permission:
     """
     analytics: bool = False
     """Required for spec.analytics only: omitted by the chart with rbac.analytics disabled."""
+    replication: bool = False
+    """Required for spec.replicasPerGroup only: omitted by the chart with rbac.replication disabled."""
 
 
 SEEN: Final = ("get", "list", "watch")
@@ -77,6 +79,35 @@ PERMISSIONS: Final[tuple[Permission, ...]] = (
         "networkpolicies",
         (*SEEN, "create", "patch", "delete"),
         "spec.networkPolicy; delete: it was disabled, or spec.analytics was removed",
+    ),
+    Permission(
+        "coordination.k8s.io",
+        "leases",
+        ("get", "create", "update", "patch"),
+        "the registers of groups with replicas; update and patch: only to grant them to the brokers of the group",
+        replication=True,
+    ),
+    Permission(
+        "discovery.k8s.io",
+        "endpointslices",
+        ("get", "list", "create", "update", "patch", "delete"),
+        "the address of a master; delete: what a selector left; update: only to grant it to the brokers of the group",
+        replication=True,
+    ),
+    Permission("", "endpoints", ("get", "delete"), "delete what a selector left, which is mirrored", replication=True),
+    Permission(
+        "rbac.authorization.k8s.io",
+        "roles",
+        ("get", "create", "patch"),
+        "allow the brokers of a group to change their register and address, by name",
+        replication=True,
+    ),
+    Permission(
+        "rbac.authorization.k8s.io",
+        "rolebindings",
+        ("get", "create", "patch"),
+        "bind these roles to the service account of the group",
+        replication=True,
     ),
     Permission(
         "sparkoperator.k8s.io",

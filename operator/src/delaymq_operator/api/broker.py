@@ -14,8 +14,10 @@ from delaymq_operator.api.names import (
     ANALYZE_ANNOTATION,
     FORCE_SCALE_IN_ANNOTATION,
     GROUP_NODE_PORT_DISTANCE,
+    MAX_REPLICAS,
     MAX_SIZE,
     OWNED_KEYS,
+    PROMOTE_ANNOTATION,
     RESTART_ANNOTATION,
     ROTATE_ANNOTATION,
 )
@@ -122,10 +124,22 @@ class AccessControl(ApiStruct, frozen=True, kw_only=True):
     """Whether the Broker's NameServers require signatures; None: according to its version of the defaults."""
 
 
+class Replication(ApiStruct, frozen=True, kw_only=True):
+    """How the brokers of a group replicate messages."""
+
+    mode: Literal["Async", "Sync"] = "Sync"
+    min_in_sync: Annotated[int, Meta(ge=1, le=MAX_REPLICAS)] = 1
+    acknowledge: Literal["Appended", "Flushed"] = "Appended"
+    failover: Literal["Automatic", "Manual"] = "Automatic"
+
+
 class BrokerSpec(ApiStruct, frozen=True, kw_only=True):
     """Desired state; crds/broker.yaml documents each field and what a change restarts."""
 
     size: Annotated[int, Meta(ge=1, le=MAX_SIZE)] = 1
+    replicas_per_group: Annotated[int, Meta(ge=1, le=MAX_REPLICAS)] = 1
+    """Including the master."""
+    replication: Replication = Replication()
     image: str | None = None
     image_pull_policy: Literal["IfNotPresent", "Always", "Never"] = "IfNotPresent"
     image_pull_secrets: tuple[NameRef, ...] = ()
@@ -172,6 +186,11 @@ class Broker(Resource, frozen=True, kw_only=True):
     def analyze_annotation(self) -> str:
         """Value of the annotation; a change requests an analytics run."""
         return self.annotations.get(ANALYZE_ANNOTATION, "")
+
+    @property
+    def promote_annotation(self) -> str:
+        """Value of the annotation, POD@EPOCH: the pod becomes master although messages may be lost."""
+        return self.annotations.get(PROMOTE_ANNOTATION, "").strip()
 
     @property
     def force_scale_in(self) -> bool:

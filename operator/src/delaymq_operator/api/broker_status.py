@@ -83,6 +83,18 @@ class ResumedStatus(StatusStruct, frozen=True, kw_only=True):
     corrected: tuple[CorrectedLevel, ...] = ()
 
 
+class ReplicaStatus(StatusStruct, frozen=True, kw_only=True):
+    """A broker of a group with replicas; the master is one of them."""
+
+    name: str
+    """Its pod."""
+    node: str | None = None
+    in_sync: bool
+    behind_bytes: int | None = None
+    """Bytes of the master's log that it lacks; None if they are unknown."""
+    behind_ms: int | None = None
+
+
 class GroupStatus(StatusStruct, frozen=True, kw_only=True):
     """Status of a broker group."""
 
@@ -92,6 +104,10 @@ class GroupStatus(StatusStruct, frozen=True, kw_only=True):
     pod: str | None = None
     node: str | None = None
     ready: bool = False
+    master: str | None = None
+    """Pod of the master; None without replicas, and while there is no master."""
+    epoch: int | None = None
+    replicas: tuple[ReplicaStatus, ...] = ()
     address: str | None = None
     """Address that clients connect to, ip:port."""
     version: str | None = None

@@ -21,6 +21,8 @@ PLURALS: Final = {BROKER_KIND: "brokers", TOPIC_KIND: "topics", DELAY_LEVEL_CONF
 MAX_BROKER_NAME_CHARS: Final = 40
 """`<broker>-broker-31-` and a controller revision's hash must fit the 63 characters of a label."""
 MAX_SIZE: Final = 32
+MAX_REPLICAS: Final = 5
+"""Maximum number of brokers in a group."""
 
 FIELD_MANAGER: Final = "delaymq-operator"
 FINALIZER: Final = f"{GROUP}/operator"
@@ -32,10 +34,15 @@ FORCE_SCALE_IN_ANNOTATION: Final = f"{GROUP}/force-scale-in"
 ANALYZE_ANNOTATION: Final = f"{GROUP}/analyze"
 DRY_RUN_ANNOTATION: Final = f"{GROUP}/dry-run"
 ROTATE_ANNOTATION: Final = f"{GROUP}/rotate-registration"
+PROMOTE_ANNOTATION: Final = f"{GROUP}/promote"
 # Annotations that the operator keeps:
 INPUTS_ANNOTATION: Final = f"{GROUP}/inputs"
 APPLIED_ANNOTATION: Final = f"{GROUP}/applied"
 ADVERTISED_IP_ANNOTATION: Final = f"{GROUP}/advertised-ip"
+MEMBERS_ANNOTATION: Final = f"{GROUP}/members"
+"""Of a volume claim: number of brokers in its group. A store that was replicated is opened only as a member."""
+EPOCH_ANNOTATION: Final = f"{GROUP}/epoch"
+"""Of an EndpointSlice: epoch of the master that wrote its address."""
 
 NAME_LABEL: Final = "app.kubernetes.io/name"
 INSTANCE_LABEL: Final = "app.kubernetes.io/instance"
@@ -66,12 +73,12 @@ BROKER_CONF_KEY: Final = "broker.conf"
 OWNED_KEYS: Final = {
     "brokerName": "it is derived from the Broker's name and the group",
     "brokerClusterName": "it is the Broker's name",
-    "brokerId": "a group has one broker, the master",
-    "brokerRole": "a group has one broker, the master",
+    "brokerId": "the brokers of a group agree on their master",
+    "brokerRole": "use spec.replicasPerGroup and spec.replication.mode",
     "listenPort": "use spec.external.brokerNodePort for clients outside the cluster",
-    "haListenPort": "replication is not supported",
+    "haListenPort": "the brokers of a group use the broker port",
     "brokerIP1": "use spec.external.advertisedAddress for clients outside the cluster",
-    "brokerIP2": "replication is not supported",
+    "brokerIP2": "the brokers of a group use the broker port",
     "listenHost": "use spec.networkPolicy to control who may connect",
     "httpHost": "use spec.networkPolicy.allowMetricsFrom to control who may connect",
     "httpPort": "the probes and the operator require 8080",
@@ -88,6 +95,19 @@ OWNED_KEYS: Final = {
     "aclEnable": "use spec.accessControl, which names a Secret with the rules and an account for the operator",
     "aclConfigPath": "use spec.accessControl, which names a Secret with the rules",
     "namesrvAccountFile": "use spec.accessControl: the account is in the Secret <broker>-registration",
+    "haMemberName": "it is the name of the pod",
+    "haMembers": "use spec.replicasPerGroup",
+    "haSecretFile": "it is in the Secret <broker>-replication",
+    "minInSyncReplicas": "use spec.replication.minInSync",
+    "replicaAcknowledge": "use spec.replication.acknowledge",
+    "replicaFailover": "use spec.replication.failover",
+    "replicaRegister": "the register is a Lease of the group",
+    "replicaRegisterAccountPath": "the register is a Lease of the group",
+    "replicaRegisterPasswordFile": "the register is a Lease of the group",
+    "replicaRegisterPrefix": "the register is a Lease of the group",
+    "replicaRegisterUser": "the register is a Lease of the group",
+    "replicaEndpoint": "it follows the Services of the group",
+    "replicaEndpointAddress": "it is the address of the pod",
     "brokerPermission": "the operator changes it to redirect writes before a restart",
 }
 """broker.conf keys that the operator sets itself, and what a user writes instead."""
@@ -103,14 +123,36 @@ def group_object(broker: str, group: int) -> str:
     return f"{broker}-broker-{group}"
 
 
-def group_pod(broker: str, group: int) -> str:
-    """Return the pod of a group: demo-broker-0-0."""
-    return f"{group_object(broker, group)}-0"
+def group_pod(broker: str, group: int, ordinal: int = 0) -> str:
+    """Return a pod of a group, which is also the name of the member: demo-broker-0-0."""
+    return f"{group_object(broker, group)}-{ordinal}"
 
 
-def group_claim(broker: str, group: int) -> str:
-    """Return the volume claim of a group: store-demo-broker-0-0."""
-    return f"{STORE_VOLUME}-{group_pod(broker, group)}"
+def group_claim(broker: str, group: int, ordinal: int = 0) -> str:
+    """Return the volume claim of a pod of a group: store-demo-broker-0-0."""
+    return f"{STORE_VOLUME}-{group_pod(broker, group, ordinal)}"
+
+
+def group_pod_host(broker: str, namespace: str, group: int, ordinal: int, domain: str) -> str:
+    """Return the DNS name of a pod of a group; `domain` is the suffix after the namespace."""
+    return f"{group_pod(broker, group, ordinal)}.{broker_pods_service(broker)}.{namespace}.{domain}"
+
+
+def group_register(broker: str, group: int) -> str:
+    """Return the Lease in which a group with replicas agrees on its master, and the Role and RoleBinding for it:
+    demo-broker-0-register.
+    """
+    return f"{group_object(broker, group)}-register"
+
+
+def master_slice(service: str) -> str:
+    """Return the EndpointSlice with the address of the master, for a Service: demo-broker-0-master."""
+    return f"{service}-master"
+
+
+def replication_secret(broker: str) -> str:
+    """Return the Secret by which the brokers of a group recognise each other: demo-replication."""
+    return f"{broker}-replication"
 
 
 def group_external_service(broker: str, group: int) -> str:

@@ -1,4 +1,4 @@
-"""StatefulSet of a broker group: one pod, one volume."""
+"""StatefulSet of a broker group: a pod and a volume for each of its brokers."""
 
 from __future__ import annotations
 
@@ -15,6 +15,12 @@ from delaymq_operator.manifests.registration import (
     registers,
     registration_mounts,
 )
+from delaymq_operator.manifests.replication import (
+    place_members,
+    replication_environment,
+    replication_mounts,
+    replication_volumes,
+)
 from delaymq_operator.manifests.services import listen_port
 from delaymq_operator.manifests.tls import tls_environment, tls_mounts, tls_volumes
 
@@ -25,12 +31,12 @@ VOLUME_RETENTION = "persistentVolumeClaimRetentionPolicy"
 
 
 def broker_stateful_set(broker: Broker, context: Context, group: GroupContext) -> Manifest:
-    """Return the StatefulSet of a group. Only the operator restarts its pod (OnDelete)."""
-    inputs = broker_inputs(broker, context, group.group, group.advertised_address)
+    """Return the StatefulSet of a group. Only the operator restarts its pods (OnDelete)."""
+    inputs = broker_inputs(broker, context, group.group, group.advertised_address, group.members)
     found = new_object(broker, "StatefulSet", names.group_object(broker.name, group.group), "broker", group.group)
     found["metadata"]["annotations"] = {names.INPUTS_ANNOTATION: inputs}
     found["spec"] = {
-        "replicas": 1,
+        "replicas": max(1, group.members),
         "serviceName": names.broker_pods_service(broker.name),
         "selector": {"matchLabels": selector(broker, "broker", group.group)},
         "podManagementPolicy": "Parallel",
@@ -67,11 +73,14 @@ def _template(broker: Broker, context: Context, group: GroupContext, inputs: str
         *tls_mounts(broker),
         *access_mounts(broker),
         *registration_mounts(broker, wanted=registers(broker)),
+        *replication_mounts(group),
     ]
     made |= probes("/readyz")
     conf = {"name": "conf", "configMap": {"name": names.broker_config_map(broker.name), "defaultMode": 0o444}}
     volumes = [conf, *tls_volumes(broker), *access_volumes(broker), *account_volumes(broker, group.group)]
+    volumes += replication_volumes(broker, group)
     template = pod_template(broker, "broker", group.group, inputs, made, volumes)
+    place_members(broker, group, template["spec"])
     template["spec"]["terminationGracePeriodSeconds"] = spec.pod_template.termination_grace_period_seconds
     return template
 
@@ -96,11 +105,13 @@ def _environment(broker: Broker, context: Context, group: GroupContext, port: in
         **account_environment(broker),
     }
     token = {"secretKeyRef": {"name": names.token_secret(broker.name), "key": names.TOKEN_KEY}}
-    taken = {*own, "DELAYMQ_HTTP_TOKEN"}
+    replication = replication_environment(broker, context, group)
+    taken = {*own, "DELAYMQ_HTTP_TOKEN", *(entry["name"] for entry in replication)}
     users = {entry.name: entry.value for entry in broker.spec.pod_template.env if entry.name not in taken}
     return [
         *({"name": name, "value": value} for name, value in own.items()),
         {"name": "DELAYMQ_HTTP_TOKEN", "valueFrom": token},
+        *replication,
         *({"name": name, "value": value} for name, value in users.items()),
     ]
 

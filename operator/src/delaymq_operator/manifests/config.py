@@ -9,8 +9,10 @@ from delaymq.config import BrokerConfig, build, is_hot, keys_of, to_settings
 from delaymq_operator.api.broker import BrokerSpec
 from delaymq_operator.manifests.context import DelayTable
 
-_LEFT_ALONE = frozenset({"brokerPermission"})
-"""Hot keys that the operator does not reconcile: drains and people set them on a running broker."""
+_LEFT_ALONE = frozenset({"brokerPermission", "haMembers"})
+"""Hot keys that the operator does not reconcile: drains and people set them on a running broker, or they differ between
+groups.
+"""
 _LEFT_UNLESS_STATED = frozenset({"logLevel"})
 """Hot keys that people change on a running broker to diagnose problems: reverted only if the spec sets them."""
 _HOT_KEYS = tuple(key for key in keys_of(BrokerConfig) if is_hot(BrokerConfig, key) and key not in _LEFT_ALONE)

@@ -31,6 +31,8 @@ class Context:
     operator_namespace: str = ""
     """Namespace of the operator; empty: it runs outside the cluster."""
     operator_labels: tuple[tuple[str, str], ...] = ()
+    replicates: bool = False
+    """Whether a group has, or had, replicas."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,3 +45,5 @@ class GroupContext:
     storage_size: str
     admin_needs_tls: bool = False
     """Whether access control is newly configured, so that administrative requests require TLS."""
+    members: int = 0
+    """Number of brokers of the group; 0: it was never replicated."""

@@ -18,10 +18,11 @@ from delaymq_operator.manifests.context import Context
 from delaymq_operator.manifests.hashes import digest, short_hash
 from delaymq_operator.manifests.quantities import Quantity, canonical
 from delaymq_operator.manifests.registration import has_names_rules
+from delaymq_operator.manifests.replication import replication_inputs
 from delaymq_operator.manifests.services import listen_port
 
 
-def broker_inputs(broker: Broker, context: Context, group: int, advertised_address: str) -> str:
+def broker_inputs(broker: Broker, context: Context, group: int, advertised_address: str, members: int = 0) -> str:
     """Return the hash for the pod of a broker group."""
     spec = broker.spec
     servers = spec.name_servers
@@ -36,6 +37,7 @@ def broker_inputs(broker: Broker, context: Context, group: int, advertised_addre
         "env": msgspec.to_builtins(spec.pod_template.env),
         "grace": spec.pod_template.termination_grace_period_seconds,
         "registration": "signed" if _rules(broker) else "",
+        "replication": replication_inputs(broker, members),
         "accessControl": "" if spec.access_control is None else spec.access_control.secret_name,
     }
     return _hash(said)

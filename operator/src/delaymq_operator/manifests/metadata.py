@@ -13,8 +13,11 @@ Manifest = dict[str, Any]
 API_VERSIONS = {
     "AnalyticsResult": "v1",
     "ConfigMap": "v1",
+    "EndpointSlice": "discovery.k8s.io/v1",
+    "Lease": "coordination.k8s.io/v1",
     "NetworkPolicy": "networking.k8s.io/v1",
     "PodDisruptionBudget": "policy/v1",
+    "Role": "rbac.authorization.k8s.io/v1",
     "RoleBinding": "rbac.authorization.k8s.io/v1",
     "Secret": "v1",
     "Service": "v1",

@@ -77,14 +77,17 @@ def disruption_budget(broker: Broker, component: Component) -> Manifest:
 def broker_network_policy(
     broker: Broker, context: Context, groups: Iterable[int], running_ports: Iterable[int] = ()
 ) -> Manifest:
-    """Return the policy of brokers: clients reach their ports, the operator also HTTP, metrics and analytics clients
-    HTTP only.
+    """Return the policy of brokers: clients and replicas reach their ports, the operator also HTTP, metrics and
+    analytics clients HTTP only.
     """
     policy = broker.spec.network_policy
     ports = sorted({*(listen_port(broker.spec, group) for group in (0, *groups)), *running_ports})
     clients = [port for listen in ports for port in (listen - names.FAST_PORT_DISTANCE, listen)]
+    peers = [*_clients(broker), *_operator(context)]
+    if context.replicates:
+        peers.append({"podSelector": {"matchLabels": selector(broker, "broker")}})
     rules = [
-        _rule([*_clients(broker), *_operator(context)], clients),
+        _rule(peers, clients),
         _rule([*policy.allow_metrics_from, *_operator(context), *_analytics(broker)], [names.BROKER_HTTP_PORT]),
     ]
     return _policy(broker, "broker", names.broker_objects(broker.name), rules)

@@ -18,10 +18,13 @@ def listen_port(spec: BrokerSpec, group: int) -> int:
     return names.BROKER_PORT + (group * names.GROUP_NODE_PORT_DISTANCE if external.advertised_address else 0)
 
 
-def group_service(broker: Broker, group: int, cluster_ip: str | None, running_port: int | None = None) -> Manifest:
+def group_service(
+    broker: Broker, group: int, cluster_ip: str | None, running_port: int | None = None, *, selects: bool = True
+) -> Manifest:
     """Return the Service whose ClusterIP the group's broker advertises; `cluster_ip` requests the previous one.
 
     `running_port` is the port on which its pod currently listens: clients use it until the pod is restarted.
+    `selects`: it selects the only pod; with replicas, it follows the master without a selector.
     """
     found = new_object(broker, "Service", names.group_object(broker.name, group), "broker", group)
     port = listen_port(broker.spec, group)
@@ -33,10 +36,12 @@ def group_service(broker: Broker, group: int, cluster_ip: str | None, running_po
     }
     if cluster_ip is not None:
         found["spec"]["clusterIP"] = cluster_ip
+    if not selects:
+        del found["spec"]["selector"]
     return found
 
 
-def group_external_service(broker: Broker, group: int) -> Manifest | None:
+def group_external_service(broker: Broker, group: int, *, selects: bool = True) -> Manifest | None:
     """Return the Service through which external clients reach the group's broker; its HTTP port is not exposed."""
     external = broker.spec.external
     if external is None:
@@ -51,6 +56,8 @@ def group_external_service(broker: Broker, group: int) -> Manifest | None:
         "selector": selector(broker, "broker", group),
         "ports": ports,
     }
+    if not selects:
+        del found["spec"]["selector"]
     _annotate(found, external)
     return found
 

@@ -48,8 +48,10 @@ class BrokerUnreachable(Exception):  # noqa: N818  (a state, and said so)
 class BrokerRefused(Exception):  # noqa: N818
     """A broker or NameServer responded with an error; `code` is its response code."""
 
-    def __init__(self, address: str, code: str, message: str) -> None:
+    def __init__(self, address: str, code: str, message: str, *, absent: bool = False) -> None:
         super().__init__(f"{address}: {message} ({code})")
         self.address = address
+        self.absent = absent
+        """Whether it does not have what was requested (HTTP status 404)."""
         self.code = code
         self.message = message

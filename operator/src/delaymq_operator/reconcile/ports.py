@@ -12,6 +12,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 
 from delaymq.api_types.broker import About, Drain, DrainMode, Remaining
 from delaymq.api_types.delay_settings import TopicDelays, TopicDelaySettings
+from delaymq.api_types.replication import Replication
 
 Manifest: TypeAlias = dict[str, Any]
 """A Kubernetes object as JSON data."""
@@ -138,6 +139,18 @@ class BrokerAdmin(Protocol):
 
     async def decommission(self, endpoint: Endpoint) -> None:
         """Remove the broker from the routes permanently."""
+
+    async def replication(self, endpoint: Endpoint) -> Replication | None:
+        """Return a member's view of its group; None if the broker has no replicas."""
+
+    async def switch_over(self, endpoint: Endpoint, target: str, epoch: int) -> None:
+        """Let a master hand over to `target`. BrokerRefused with the reason if it does not."""
+
+    async def promote(self, endpoint: Endpoint, epoch: int) -> None:
+        """Let a member become master although it may lack messages. BrokerRefused with the reason if it does not."""
+
+    async def detach(self, endpoint: Endpoint, master: Endpoint, member: str, epoch: int) -> None:
+        """Let a member record that it is no candidate, and its master count it no longer."""
 
     async def set_settings(self, endpoint: Endpoint, settings: Mapping[str, str]) -> None:
         """Change settings of a running broker (request code 25)."""

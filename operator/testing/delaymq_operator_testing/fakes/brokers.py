@@ -11,11 +11,13 @@ from dataclasses import dataclass, field
 from delaymq.api_types.broker import About, Drain, DrainMode, Remaining, UnconsumedRow
 from delaymq.api_types.delay import Correction, Delay, DelayLevel, TimedMessages
 from delaymq.api_types.delay_settings import TopicDelays, TopicDelaySettings
+from delaymq.api_types.replication import Replication
 from delaymq.config import BrokerConfig, build, parse_properties_text, to_properties_text
 from delaymq_operator.reconcile.errors import BrokerRefused, BrokerUnreachable
 from delaymq_operator.reconcile.ports import AdminAccount, Endpoint, TopicConfig
 from msgspec.structs import replace
 
+from delaymq_operator_testing.fakes.groups import FakeGroups
 from delaymq_operator_testing.fakes.kube import FakeKube
 
 ROUTE_REFRESH_MS = 5_000
@@ -49,6 +51,8 @@ class FakeBroker:
     address: str
     drain: Drain
     decommissioned: bool = False
+    members: Mapping[str, str] = field(default_factory=dict)
+    """Addresses of the members of its group; empty: it has no replicas."""
 
 
 @dataclass
@@ -68,7 +72,11 @@ class FakeBrokers:
     """Pods whose brokers do not respond."""
     sends_failed: int = 0
     traffic: bool = True
+    groups: FakeGroups = field(init=False)
     _boots: int = 0
+
+    def __post_init__(self) -> None:
+        self.groups = FakeGroups(self.kube, self.namespace, self.running)
 
     def tick(self) -> None:
         """Start and stop processes with their pods, expire leases, and send messages of clients."""
@@ -80,6 +88,7 @@ class FakeBrokers:
             name = body["metadata"]["name"]
             if (body.get("status") or {}).get("phase") == "Running" and name not in self.running:
                 self.running[name] = self._start(body)
+        self.groups.tick()
         now_ms = self.clock()
         for broker in self.running.values():
             ends_ms = broker.drain.lease_ends_ms
@@ -111,6 +120,7 @@ class FakeBrokers:
             token=secret,
             drain=Drain(mode="none", since_ms=self.clock()),
             address=f"{environment['DELAYMQ_BROKER_IP1']}:{environment['DELAYMQ_LISTEN_PORT']}",
+            members=dict(word.split("=") for word in environment.get("DELAYMQ_HA_MEMBERS", "").split(";") if word),
         )
 
     def _find(self, endpoint: Endpoint) -> tuple[str, FakeBroker]:
@@ -150,6 +160,26 @@ class FakeBrokers:
             settings=dict(broker.settings),
             delay=Delay(as_of_ms=self.clock(), levels=levels, corrected=store.corrected, timed=store.timed),
         )
+
+    async def replication(self, endpoint: Endpoint) -> Replication | None:
+        name, _ = self._find(endpoint)
+        return self.groups.state(name)
+
+    async def switch_over(self, endpoint: Endpoint, target: str, epoch: int) -> None:
+        name, _ = self._find(endpoint)
+        self.groups.switch_over(name, target, epoch)
+        self.calls.append((f"switchover to {target}", name))
+
+    async def promote(self, endpoint: Endpoint, epoch: int) -> None:
+        name, _ = self._find(endpoint)
+        self.groups.promote(name, epoch)
+        self.calls.append(("promote", name))
+
+    async def detach(self, endpoint: Endpoint, master: Endpoint, member: str, epoch: int) -> None:
+        name, _ = self._find(endpoint)
+        assert name == member
+        self.groups.detach(self._find(master)[0], member, epoch)
+        self.calls.append(("detach", name))
 
     async def remaining(self, endpoint: Endpoint) -> Remaining:
         _, broker = self._find(endpoint)

@@ -21,6 +21,7 @@ from delaymq_operator.manifests import parse_quantity
 from delaymq_operator.reconcile.errors import KubeError
 from delaymq_operator.reconcile.ports import Manifest
 
+from delaymq_operator_testing.fakes.endpoints import run_endpoints
 from delaymq_operator_testing.trees import copied
 
 Place = tuple[str, str, str]
@@ -45,6 +46,8 @@ class FakeKube:
     """Maximum size of volumes, whatever their claims request; empty means unlimited."""
     unready: set[str] = field(default_factory=set)
     """Pods that run but are not ready."""
+    is_ready: Callable[[str], bool] = lambda pod: True
+    """Whether the readiness probe of a running pod succeeds."""
     owned_fields: dict[Place, Manifest] = field(default_factory=dict)
     """Last applied manifests: a field that the next one omits is removed."""
     started: list[str] = field(default_factory=list)
@@ -176,6 +179,7 @@ class FakeKube:
     def tick(self) -> None:
         """Run every controller and kubelet once."""
         self._collect_garbage()
+        run_endpoints(self)
         for body in list(self.select("StatefulSet", None, {})):
             if "deletionTimestamp" not in body["metadata"]:
                 self._run_stateful_set(body)
@@ -284,6 +288,7 @@ class FakeKube:
             if before is None or before.get("phase") != "Running":
                 self.started.append(metadata["name"])
             ready = age > TICKS_TO_READY and metadata["name"] not in self.unready
+            ready = ready and self.is_ready(metadata["name"])
             address = (before or {}).get("podIP") or f"10.1.0.{next(self._numbers)}"
             condition = {
                 "type": "Ready",
@@ -291,7 +296,7 @@ class FakeKube:
                 "lastTransitionTime": self._now_text(),
             }
             (earlier,) = (before or {}).get("conditions") or [{}]
-            if earlier.get("status") == condition["status"]:
+            if (earlier.get("type"), earlier.get("status")) == ("Ready", condition["status"]):
                 condition = earlier
             body["status"] = {"phase": "Running", "podIP": address, "conditions": [condition]}
             body["spec"]["nodeName"] = "node-1"

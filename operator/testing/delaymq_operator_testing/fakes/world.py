@@ -73,6 +73,7 @@ class FakeWorld:
     def __post_init__(self) -> None:
         self.kube = FakeKube(lambda: self.now_ms)
         self.brokers = FakeBrokers(self.kube, lambda: self.now_ms)
+        self.kube.is_ready = self.brokers.groups.is_ready
         self.cache = FakeCache(self.kube)
         self.memory = Memory()
         self.analysed: list[str] = []

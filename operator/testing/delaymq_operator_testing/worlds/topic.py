@@ -241,7 +241,16 @@ class MemoryBrokers:
     async def set_settings(self, endpoint: Endpoint, settings: Mapping[str, str]) -> NoReturn:
         raise AssertionError("not asked for a Topic")
 
-    remaining = decommission = info
+    async def switch_over(self, endpoint: Endpoint, target: str, epoch: int) -> NoReturn:
+        raise AssertionError("not asked for a Topic")
+
+    async def promote(self, endpoint: Endpoint, epoch: int) -> NoReturn:
+        raise AssertionError("not asked for a Topic")
+
+    async def detach(self, endpoint: Endpoint, master: Endpoint, member: str, epoch: int) -> NoReturn:
+        raise AssertionError("not asked for a Topic")
+
+    remaining = decommission = replication = info
 
 
 class TopicWorld:

@@ -14,6 +14,7 @@ from delaymq_operator.reconcile.broker.apply.addresses import ensure_addresses, 
 from delaymq_operator.reconcile.broker.apply.broker_settings import apply_settings
 from delaymq_operator.reconcile.broker.apply.ensure import NotOursError
 from delaymq_operator.reconcile.broker.apply.registration import ensure_registrations
+from delaymq_operator.reconcile.broker.apply.replication_objects import ensure_replication
 from delaymq_operator.reconcile.broker.apply.stateful_sets import (
     drop_name_servers,
     ensure_group_sets,
@@ -42,9 +43,12 @@ from delaymq_operator.reconcile.broker.report.problems import (
     report_failures,
     report_refused,
 )
+from delaymq_operator.reconcile.broker.report.replicas import report_replicas
 from delaymq_operator.reconcile.broker.report.status import compose_status, publish_status
+from delaymq_operator.reconcile.broker.roll.handovers import promote_on_request
 from delaymq_operator.reconcile.broker.roll.restarts import restart_outdated_pods
 from delaymq_operator.reconcile.broker.roll.scale_in import remove_surplus_groups
+from delaymq_operator.reconcile.broker.roll.shrinking import remove_surplus_members
 from delaymq_operator.reconcile.context import Key, Outcome, ReconcileContext
 from delaymq_operator.reconcile.errors import KubeError
 
@@ -62,11 +66,13 @@ OBSERVE: tuple[Step, ...] = (
     report_unbound_volumes,
     find_late_pods,
     report_failures,
+    report_replicas,
 )
 CHANGE: tuple[Step, ...] = (
     ensure_token,
     ensure_registrations,
     ensure_supporting_objects,
+    ensure_replication,
     ensure_addresses,
     ensure_name_server_address,
     ensure_name_servers,
@@ -74,7 +80,9 @@ CHANGE: tuple[Step, ...] = (
     ensure_group_sets,
     grow_volumes,
     apply_settings,
+    promote_on_request,
     restart_outdated_pods,
+    remove_surplus_members,
     remove_surplus_groups,
     drop_name_servers,
 )

@@ -32,18 +32,21 @@ async def groups_of(broker: Broker, ctx: ReconcileContext) -> list[Group]:
     """Return the desired and remaining groups of the Broker. KubeError if its account cannot be read."""
     account = await operator_account(broker, ctx)
     ready = {group.group: group.ready for group in broker.status.groups}
+    pods = {group.group: group.pod or group_pod(broker.name, group.group) for group in broker.status.groups}
     return [
         Group(
             rocketmq_broker_name(broker.name, number),
-            _endpoint(broker, number, ctx, account) if ready.get(number) else None,
+            _endpoint(broker, number, pods[number], ctx, account) if ready.get(number) else None,
             leaving=number >= broker.spec.size,
         )
         for number in sorted({*range(broker.spec.size), *ready})
     ]
 
 
-def _endpoint(broker: Broker, number: int, ctx: ReconcileContext, account: AdminAccount | None) -> Endpoint | None:
-    pod = ctx.cache.get("Pod", broker.namespace, group_pod(broker.name, number)) or {}
+def _endpoint(
+    broker: Broker, number: int, name: str, ctx: ReconcileContext, account: AdminAccount | None
+) -> Endpoint | None:
+    pod = ctx.cache.get("Pod", broker.namespace, name) or {}
     address = (pod.get("status") or {}).get("podIP")
     port = running_port(pod) or listen_port(broker.spec, number)
     return broker_endpoint(address, port, _NO_TOKEN, account) if address else None

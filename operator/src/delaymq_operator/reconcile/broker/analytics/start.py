@@ -107,7 +107,7 @@ def _run(p: BrokerPass, spec: AnalyticsSpec, group: Group) -> AnalyticsRun:
         group=group.index,
         token=p.analytics.known.run or "",
         image=spec.image or settings.analytics_image,
-        read="HTTP" if for_one_pod(group) else spec.read,
+        read="HTTP" if for_one_pod(group) or group.replicated else spec.read,
         cluster_domain=settings.cluster_domain,
         settings=group.info.settings if group.info is not None else {"messageDelayLevel": p.delay.levels},
     )

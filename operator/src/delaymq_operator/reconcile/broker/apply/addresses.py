@@ -6,8 +6,14 @@ from __future__ import annotations
 
 from delaymq_operator.api.conditions import Reason
 from delaymq_operator.api.names import ADVERTISED_IP_ANNOTATION
-from delaymq_operator.manifests import group_external_service, group_service, name_server_external_service
+from delaymq_operator.manifests import (
+    group_external_service,
+    group_service,
+    name_server_external_service,
+    services_of,
+)
 from delaymq_operator.reconcile.broker.apply.ensure import ensure
+from delaymq_operator.reconcile.broker.apply.master_address import drop_selected_endpoints, ensure_slice
 from delaymq_operator.reconcile.broker.model.broker_pass import BrokerPass, Group
 from delaymq_operator.reconcile.errors import KubeError
 from delaymq_operator.reconcile.ports import Manifest
@@ -27,19 +33,35 @@ async def ensure_addresses(p: BrokerPass) -> None:
         group.address = advertised_address(p, group)
         if group.address is None and not group.surplus:
             _report_pending(p, group)
+        if group.replicated:
+            group.follows_master = await drop_selected_endpoints(p, group, services_of(p.broker, group.index))
 
 
 async def _ensure_group_service(p: BrokerPass, group: Group) -> Manifest:
-    had = cluster_ip_of(group.service) or annotated_ip(group.claim)
+    had = cluster_ip_of(group.service) or next(filter(None, map(annotated_ip, group.claims)), None)
     port = group.pod.port if group.pod is not None else None
+    desired = group_service(p.broker, group.index, had, port, selects=not group.replicated)
     try:
-        return await ensure(p, group_service(p.broker, group.index, had, port))
+        return await _ensure_service(p, group, desired)
     except KubeError as error:
         if not (error.invalid and had and group.service is None):
             raise
         what = f"the previous address {had} of {group.name} is not available ({error.message})"
         await p.event("Warning", "AddressChanged", f"{what}: the group gets another address")
-        return await ensure(p, group_service(p.broker, group.index, None, port))
+        del desired["spec"]["clusterIP"]
+        return await _ensure_service(p, group, desired)
+
+
+async def _ensure_service(p: BrokerPass, group: Group, desired: Manifest) -> Manifest:
+    """Ensure a Service; before it loses its selector, the EndpointSlice that follows the master exists."""
+    if not group.replicated:
+        return await ensure(p, desired)
+    if group.service is not None:
+        await ensure_slice(p, group, desired)
+        return await ensure(p, desired)
+    group.service = await ensure(p, desired)
+    await ensure_slice(p, group, desired)
+    return group.service
 
 
 def cluster_ip_of(service: Manifest | None) -> str | None:
@@ -55,19 +77,21 @@ def annotated_ip(claim: Manifest | None) -> str | None:
 
 
 async def _remember_address(p: BrokerPass, group: Group) -> None:
-    """Store the address with the volume, which outlives the Service and the Broker."""
+    """Store the address with the volumes, which outlive the Service and the Broker."""
     address = cluster_ip_of(group.service)
-    if group.claim is None or address is None or annotated_ip(group.claim) == address:
-        return
-    patch = {"metadata": {"annotations": {ADVERTISED_IP_ANNOTATION: address}}}
-    group.claim = await p.ctx.kube.patch("PersistentVolumeClaim", p.namespace, group.claim["metadata"]["name"], patch)
+    for member in group.members:
+        if member.claim is None or address is None or annotated_ip(member.claim) == address:
+            continue
+        patch = {"metadata": {"annotations": {ADVERTISED_IP_ANNOTATION: address}}}
+        name = member.claim["metadata"]["name"]
+        member.claim = await p.ctx.kube.patch("PersistentVolumeClaim", p.namespace, name, patch)
 
 
 async def _ensure_external_service(p: BrokerPass, group: Group) -> bool:
     """Ensure the external Service; return False if its node ports are in use."""
-    desired = group_external_service(p.broker, group.index)
+    desired = group_external_service(p.broker, group.index, selects=not group.replicated)
     try:
-        group.external = None if desired is None else await ensure(p, desired)
+        group.external = None if desired is None else await _ensure_service(p, group, desired)
     except KubeError as error:
         if desired is None or not _is_taken_port(error):
             raise

@@ -72,10 +72,10 @@ def _rotated(p: BrokerPass, kept: Registrations) -> Registrations:
 
 
 def _does_not_sign(p: BrokerPass, group: Group) -> bool:
-    """Return whether the pod, or the StatefulSet that creates the next one, has no account."""
-    pod = p.cached("Pod", names.group_pod(p.broker.name, group.index))
+    """Return whether a pod, or the StatefulSet that creates the next one, has no account."""
+    pods = [p.cached("Pod", member.name) for member in group.members]
     template = ((group.set.live or {}).get("spec") or {}).get("template")
-    return any(each is not None and not _has_account(each) for each in (pod, template))
+    return any(each is not None and not _has_account(each) for each in (*pods, template))
 
 
 def _has_account(pod: dict[str, Any]) -> bool:

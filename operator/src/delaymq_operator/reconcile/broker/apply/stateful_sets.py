@@ -133,7 +133,8 @@ async def ensure_group_sets(p: BrokerPass) -> None:
     failed: KubeError | None = None
     for group in p.groups:
         try:
-            if group.surplus or group.is_remade or group.address is None:
+            waits = group.replicated and not group.follows_master
+            if group.surplus or group.is_remade or group.address is None or waits:
                 await _ensure_retention(p, group)
             else:
                 await _ensure_group_set(p, group, group.address)
@@ -146,7 +147,7 @@ async def ensure_group_sets(p: BrokerPass) -> None:
 
 async def _ensure_group_set(p: BrokerPass, group: Group, address: str) -> None:
     live = group.set.live
-    claim = group.claim
+    kept = next(filter(None, (kept_by(claim, p.broker.uid) for claim in group.claims)), None)
     if live is None:
         live = await p.ctx.kube.get("StatefulSet", p.namespace, f"{p.broker.name}-broker-{group.index}")
     desired = GroupContext(
@@ -154,8 +155,9 @@ async def _ensure_group_set(p: BrokerPass, group: Group, address: str) -> None:
         advertised_address=address,
         storage_size=p.broker.spec.storage.size,
         admin_needs_tls=_admin_needs_tls(p),
+        members=group.size,
     )
-    decision = decide(broker_stateful_set(p.broker, p.changing, desired), live, kept_by(claim, p.broker.uid))
+    decision = decide(broker_stateful_set(p.broker, p.changing, desired), live, kept)
     group.set.live = await ensure(p, decision.manifest)
     group.set.outdated_operator = decision.outdated_operator
     if group.set.live["metadata"].get("deletionTimestamp"):
@@ -184,7 +186,7 @@ async def drop_name_servers(p: BrokerPass) -> None:
     if p.own_name_servers or live is None or live["metadata"].get("deletionTimestamp"):
         return
     current = all(
-        group.set.settled and group.ready and group.pod is not None and group.pod.revision == group.set.revision
+        group.set.settled and group.ready and all(pod.revision == group.set.revision for pod in group.pods)
         for group in p.desired_groups
     )
     if current:

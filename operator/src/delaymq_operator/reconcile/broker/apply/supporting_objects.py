@@ -21,8 +21,8 @@ async def ensure_token(p: BrokerPass) -> None:
 
     The Secret is read when the operator starts, and when a pod cannot start, possibly because it is missing.
     """
-    pods = [*(group.pod for group in p.groups), *p.name_server_pods]
-    if p.memory.token is None or not p.groups[0].made or any(pod is not None and pod.problem for pod in pods):
+    pods = [*(pod for group in p.groups for pod in group.pods), *p.name_server_pods]
+    if p.memory.token is None or not p.groups[0].made or any(pod.problem for pod in pods):
         live = await p.ctx.kube.get("Secret", p.namespace, names.token_secret(p.broker.name))
         if live is not None:
             check_ours(p, live)
@@ -44,12 +44,13 @@ def _may_change(p: BrokerPass, token: str) -> None:
         cluster_domain=settings.cluster_domain,
         operator_namespace=settings.operator_namespace,
         operator_labels=settings.operator_labels,
+        replicates=any(group.replicated for group in p.groups),
     )
 
 
 async def ensure_supporting_objects(p: BrokerPass) -> None:
     """Ensure the supporting objects, and delete unneeded ones."""
-    ports = {group.pod.port for group in p.groups if group.pod is not None and group.pod.port is not None}
+    ports = {pod.port for group in p.groups for pod in group.pods if pod.port is not None}
     desired = supporting_objects(p.broker, p.changing, [group.index for group in p.groups], ports)
     for manifest in desired:
         await ensure(p, manifest)

@@ -26,13 +26,12 @@ _BINDING_MS: Final = 15_000
 
 async def report_unbound_volumes(p: BrokerPass) -> None:
     """Report claims that should have a volume by now."""
-    is_any_bound = any(group.claim is not None and not is_unbound(group.claim) for group in p.groups)
+    is_any_bound = any(not is_unbound(claim) for group in p.groups for claim in group.claims)
     todo = "Create the storage class or whatever else is missing"
     if not is_any_bound:
         todo += ", or correct spec.storage, whose class and size can be changed while no volume of the Broker is bound"
-    for group in p.desired_groups:
-        claim = group.claim
-        if claim is None or claim["metadata"].get("deletionTimestamp") or not is_unbound(claim):
+    for claim in (claim for group in p.desired_groups for claim in group.claims):
+        if claim["metadata"].get("deletionTimestamp") or not is_unbound(claim):
             continue
         why = await _why_unbound(p, claim)
         if why:
@@ -59,13 +58,15 @@ async def _why_unbound(p: BrokerPass, claim: Manifest) -> str:
 async def replace_unbound_volumes(p: BrokerPass) -> None:
     """Recreate claims without a volume whose size or class differs from the spec."""
     for group in p.desired_groups:
-        live, claim = group.set.live, group.claim
+        live = group.set.live
         is_other_set = live is not None and template_differs(live, p.broker.spec.storage)
-        if claim is None:
-            if live is not None and is_other_set and not group.ready:
-                await _delete_set(p, group, live)
-        elif is_unbound(claim) and (is_other_set or _is_unwanted(claim) or differs(claim, p.broker.spec.storage)):
-            await _replace(p, group, claim)
+        if not group.claims and live is not None and is_other_set and not group.ready:
+            await _delete_set(p, group, live)
+        for claim in group.claims:
+            is_other = is_other_set or _is_unwanted(claim) or differs(claim, p.broker.spec.storage)
+            if is_unbound(claim) and is_other:
+                await _replace(p, group, claim)
+                break
 
 
 def _is_unwanted(claim: Manifest) -> bool:

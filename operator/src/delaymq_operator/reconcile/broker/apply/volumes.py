@@ -19,6 +19,7 @@ from delaymq_operator.reconcile.broker.model.claims import (
     requested,
     template_differs,
 )
+from delaymq_operator.reconcile.broker.model.members import Member
 from delaymq_operator.reconcile.errors import KubeError
 from delaymq_operator.reconcile.ports import Manifest
 
@@ -32,39 +33,48 @@ async def grow_volumes(p: BrokerPass) -> None:
     """Grow every volume to spec.storage.size, or report why it cannot grow."""
     size = p.broker.spec.storage.size
     for group in p.groups:
-        claim = group.claim
-        if claim is None:
-            continue
-        if claim["metadata"].get("deletionTimestamp"):
-            _block_restarts(p, group, claim)
-            continue
-        if group.surplus or is_unbound(claim):
-            continue
-        if is_smaller(requested(claim), size):
-            claim = await _request_growth(p, group, claim, size)
-        elif is_smaller(capacity(claim), str(requested(claim))):
-            claim = await _request_reduction(p, group, claim, least_request(claim, size))
-        group.claim = claim
-        if is_smaller(requested(claim), size):
-            continue
-        if is_smaller(capacity(claim), size):
-            _report_growing(p, claim)
+        for member in group.members:
+            if member.claim is not None:
+                member.claim = await _grow_volume(p, group, member, member.claim)
         live = group.set.live
-        if live is not None and template_differs(live, p.broker.spec.storage):
-            await _recreate_stateful_set(p, group, claim, live["metadata"]["name"])
+        if group.surplus or live is None or not template_differs(live, p.broker.spec.storage):
+            continue
+        claims = group.claims
+        if claims and not any(
+            claim["metadata"].get("deletionTimestamp") or is_unbound(claim) or is_smaller(requested(claim), size)
+            for claim in claims
+        ):
+            await _recreate_stateful_set(p, group, claims, live["metadata"]["name"])
 
 
-def _block_restarts(p: BrokerPass, group: Group, claim: Manifest) -> None:
+async def _grow_volume(p: BrokerPass, group: Group, member: Member, claim: Manifest) -> Manifest:
+    """Return the claim after a request for another size, if one was necessary."""
+    size = p.broker.spec.storage.size
+    if claim["metadata"].get("deletionTimestamp"):
+        _block_restarts(p, group, member, claim)
+        return claim
+    if group.surplus or is_unbound(claim):
+        return claim
+    if is_smaller(requested(claim), size):
+        claim = await _request_growth(p, group, claim, size)
+    elif is_smaller(capacity(claim), str(requested(claim))):
+        claim = await _request_reduction(p, group, claim, least_request(claim, size))
+    if not is_smaller(requested(claim), size) and is_smaller(capacity(claim), size):
+        _report_growing(p, claim)
+    return claim
+
+
+def _block_restarts(p: BrokerPass, group: Group, member: Member, claim: Manifest) -> None:
     """Prevent restarts of pods whose claim was deleted: the claim and its messages are lost when the pod stops, so a
     user has to decide.
     """
-    if group.pod is None or group.surplus or is_unbound(claim):
+    if member.pod is None or group.surplus or is_unbound(claim):
         return
     name = claim["metadata"]["name"]
     group.hold = f"volume {name} would be deleted when the pod stops"
     p.problem(
         Reason.VOLUME_BEING_DELETED,
-        f"Volume {name} is marked for deletion. Its messages are lost when pod {group.pod.name} stops, so the operator "
+        f"Volume {name} is marked for deletion. Its messages are lost when pod {member.name} stops, so the operator "
         "does not restart the pod. Back up the volume, then delete the pod; the next pod gets an empty volume.",
     )
 
@@ -147,15 +157,15 @@ def _report_growing(p: BrokerPass, claim: Manifest) -> None:
         p.progressing(Reason.GROWING_VOLUMES, what)
 
 
-async def _recreate_stateful_set(p: BrokerPass, group: Group, claim: Manifest, name: str) -> None:
-    """Delete the StatefulSet but not its pod; the next pass creates it again, and it adopts the pod.
+async def _recreate_stateful_set(p: BrokerPass, group: Group, claims: list[Manifest], name: str) -> None:
+    """Delete the StatefulSet but not its pods; the next pass creates it again, and it adopts the pods.
 
-    The pod's inputs are stored at the volume first: otherwise a newer operator that creates the new StatefulSet would
-    restart the pod.
+    The pods' inputs are stored at the volumes first: otherwise a newer operator that creates the new StatefulSet would
+    restart the pods.
     """
     group.hold = "its StatefulSet is being recreated"
     p.progressing(
-        Reason.GROWING_VOLUMES, f"The StatefulSet of {group.name} is being recreated without restarting its pod."
+        Reason.GROWING_VOLUMES, f"The StatefulSet of {group.name} is being recreated without restarting its pods."
     )
     live = await p.ctx.kube.get("StatefulSet", p.namespace, name)
     if live is None or live["metadata"].get("deletionTimestamp") or not template_differs(live, p.broker.spec.storage):
@@ -163,7 +173,8 @@ async def _recreate_stateful_set(p: BrokerPass, group: Group, claim: Manifest, n
     made = made_from(live)
     if made is not None:
         text = kept_text(p.broker.uid, made)
-        await _annotate(p, claim, {KEPT_ANNOTATION: text})
+        for claim in claims:
+            await _annotate(p, claim, {KEPT_ANNOTATION: text})
     uid = live["metadata"]["uid"]
     await p.ctx.kube.delete("StatefulSet", p.namespace, name, uid=uid, propagation="Orphan")
 

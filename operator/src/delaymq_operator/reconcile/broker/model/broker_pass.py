@@ -13,6 +13,7 @@ from delaymq_operator.api.conditions import Reason
 from delaymq_operator.api.names import INPUTS_ANNOTATION
 from delaymq_operator.manifests import Context, DelayTable
 from delaymq_operator.reconcile.broker.model.analysis import Analysis
+from delaymq_operator.reconcile.broker.model.members import Member
 from delaymq_operator.reconcile.broker.model.memory import BrokerMemory
 from delaymq_operator.reconcile.broker.model.pods import Pod
 from delaymq_operator.reconcile.context import Key, ReconcileContext
@@ -104,7 +105,32 @@ class Group:
     is_remade: bool = False
     """Whether its StatefulSet is not created in this pass because its claim has to be deleted first."""
     hold: str = ""
-    """Why its pod must not be restarted in this pass; empty: it may be."""
+    """Why its pods must not be restarted in this pass; empty: they may be."""
+    members: list[Member] = field(default_factory=list)
+    """Its brokers by ordinal, at least one. `pod`, `endpoint` and `info` are those of the master."""
+    size: int = 0
+    """Number of brokers that it has or gets; 0: it has no replicas, and never had."""
+    master: Member | None = None
+    """None without replicas, and while there is no master."""
+    masterless: bool = False
+    """Whether its brokers are members, and none of them is the master."""
+    follows_master: bool = False
+    """Whether clients reach the master only, so that there may be other pods."""
+
+    @property
+    def replicated(self) -> bool:
+        """Whether its brokers are members of a replicated group, or become such."""
+        return self.size > 0
+
+    @property
+    def claims(self) -> list[Manifest]:
+        """Existing claims of its brokers."""
+        return [member.claim for member in self.members if member.claim is not None]
+
+    @property
+    def pods(self) -> list[Pod]:
+        """Existing pods of its brokers."""
+        return [member.pod for member in self.members if member.pod is not None]
 
     @property
     def made(self) -> bool:
@@ -113,8 +139,8 @@ class Group:
 
     @property
     def ready(self) -> bool:
-        """Whether its pod is ready."""
-        return self.pod is not None and self.pod.ready
+        """Whether its pod is ready; with replicas, that of the master."""
+        return self.pod is not None and self.pod.ready and not self.masterless
 
     @property
     def writable(self) -> bool:

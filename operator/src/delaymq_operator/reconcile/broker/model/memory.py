@@ -54,6 +54,15 @@ class BrokerMemory:
     """Value as last written."""
     unsigned: tuple[int, ...] = ()
     """Groups whose pods did not sign at that time."""
+    replication_secrets: dict[int, str] = field(default_factory=dict)
+    """Secrets of groups with replicas, as last written."""
+    checked_ms: dict[tuple[str, int], int] = field(default_factory=dict)
+    """(object, group) → time of the last check of objects that are not watched."""
+    granted: dict[int, str] = field(default_factory=dict)
+    """Digest of the permissions last applied for a group."""
+    leftovers: dict[int, int] = field(default_factory=dict)
+    """Group → successive checks that found no endpoints of a former selector."""
+    masterless_since_ms: dict[int, int] = field(default_factory=dict)
     applied: dict[tuple[str, str], Applied] = field(default_factory=dict)
     seen: dict[int, SeenOffsets] = field(default_factory=dict)
     resumed: dict[int, ResumedStatus] = field(default_factory=dict)
@@ -87,6 +96,8 @@ class BrokerMemory:
             self.undrained_since_ms.clear()
             self.growth_refused_ms.clear()
             self.missing_since_ms.clear()
+            self.checked_ms.clear()
+            self.masterless_since_ms.clear()
             self.warnings.clear()
             self.events_ms.clear()
             self.status_at_ms = 0

@@ -61,8 +61,12 @@ def _places(p: BrokerPass) -> Iterator[tuple[str, Manifest, Pod | None, Group | 
             name = names.namesrv_pod(p.broker.name, ordinal)
             yield name, p.name_servers.live, pods.get(name), None
     for group in p.desired_groups:
-        if group.set.live is not None and group.set.live["spec"].get("replicas", 1):
-            yield names.group_pod(p.broker.name, group.index), group.set.live, group.pod, group
+        if group.set.live is None:
+            continue
+        for member in group.members:
+            if member.ordinal < group.set.live["spec"].get("replicas", 1):
+                about = group if member.pod is group.pod else None
+                yield member.name, group.set.live, member.pod, about
 
 
 def _missing_since(p: BrokerPass, name: str) -> int:

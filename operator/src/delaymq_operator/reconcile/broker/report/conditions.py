@@ -22,6 +22,7 @@ from delaymq_operator.api.names import RESTART_ANNOTATION
 from delaymq_operator.reconcile.broker.model.broker_pass import BrokerPass, Note
 from delaymq_operator.reconcile.broker.observe.scheduler import verdict_text
 from delaymq_operator.reconcile.broker.report.readiness import readiness_of, reconciling_of, stalled_of
+from delaymq_operator.reconcile.broker.report.replicas import failover_verdict, in_sync_verdict
 
 
 def conditions_of(p: BrokerPass, groups: Sequence[GroupStatus]) -> tuple[Condition, ...]:
@@ -43,6 +44,8 @@ def conditions_of(p: BrokerPass, groups: Sequence[GroupStatus]) -> tuple[Conditi
     conditions.set(ConditionType.SCHEDULER_INTACT, *_scheduler_intact(groups))
     if p.manifest_context is not None:
         conditions.set(ConditionType.UP_TO_DATE, *_up_to_date(p))
+    conditions.set_verdict(ConditionType.REPLICAS_IN_SYNC, in_sync_verdict(p))
+    conditions.set_verdict(ConditionType.FAILOVER_READY, failover_verdict(p))
     conditions.set_or_drop(ConditionType.SCALE_IN_BLOCKED, Reason.MESSAGES_REMAIN, " ".join(p.scale_in_blocked))
     paused = "spec.paused is true: the operator changes nothing. Set it to false to resume."
     conditions.set_or_drop(ConditionType.PAUSED, Reason.PAUSED_BY_SPEC, paused if p.broker.spec.paused else "")
@@ -69,6 +72,13 @@ class _Conditions:
     def set_note(self, kind: ConditionType, note: Note | None) -> None:
         """Set the condition to True with a note; remove it without one."""
         self.set_or_drop(kind, note.reason if note is not None else Reason.SETTLED, note.message if note else "")
+
+    def set_verdict(self, kind: ConditionType, verdict: tuple[ConditionStatus, Reason, str] | None) -> None:
+        """Set the condition; remove it without a verdict."""
+        if verdict is None:
+            self.found = without_condition(self.found, kind)
+        else:
+            self.set(kind, *verdict)
 
     def set_analytics(self, p: BrokerPass) -> None:
         """Set the condition only with spec.analytics; keep it if the step reports nothing."""

@@ -15,9 +15,9 @@ _CONFLICT_LOOK_S = 30.0
 
 async def report_failures(p: BrokerPass) -> None:
     """Report pods that are not running, and brokers that do not respond although their pods are ready."""
-    pods = [*p.name_server_pods, *(group.pod for group in p.desired_groups)]
+    pods = [*p.name_server_pods, *(pod for group in p.desired_groups for pod in group.pods)]
     for pod in pods:
-        if pod is not None and pod.problem is not None:
+        if pod.problem is not None:
             p.problem(
                 Reason.POD_FAILING,
                 f"{pod.problem}. See `kubectl describe pod {pod.name}` and `kubectl logs {pod.name}`.",

@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 from delaymq_operator.api.conditions import Condition, ConditionStatus, ConditionType, Reason, find_condition
 from delaymq_operator.api.resource import ms_of_timestamp
 from delaymq_operator.reconcile.broker.model.broker_pass import BrokerPass, Note
+from delaymq_operator.reconcile.broker.report.replicas import in_sync_verdict
 from delaymq_operator.reconcile.broker.roll.restarts import units_of
 
 SPEC_REASONS: Final = frozenset(
@@ -94,6 +95,9 @@ def _in_force(p: BrokerPass, counted: str) -> Readiness:
         named = ", ".join(old[:_MAX_NAMED]) + (" and others" if len(old) > _MAX_NAMED else "")
         what = f"{counted}, but the spec is not in effect in {len(old)} pod{('s' if len(old) > 1 else '')}"
         return Readiness("Unknown", Reason.ROLLING, f"{what}: {named}. See the condition Progressing.")
+    in_sync = in_sync_verdict(p)
+    if in_sync is not None and in_sync[0] == "False":
+        return Readiness("Unknown", in_sync[1], f"{counted}, but not all replicas are in sync: {in_sync[2]}")
     silent = [group.name for group in p.desired_groups if group.info is None or group.unreachable is not None]
     if silent and not _was_in_force(p):
         what = f"{counted}, but the settings of {', '.join(silent[:_MAX_NAMED])} could not be checked"

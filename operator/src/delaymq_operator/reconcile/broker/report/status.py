@@ -24,6 +24,7 @@ from delaymq_operator.reconcile.broker.apply.addresses import ingress_ip
 from delaymq_operator.reconcile.broker.model.broker_pass import BrokerPass, Group
 from delaymq_operator.reconcile.broker.model.claims import capacity, requested, storage_class
 from delaymq_operator.reconcile.broker.report.conditions import conditions_of
+from delaymq_operator.reconcile.broker.report.replicas import replica_statuses
 from delaymq_operator.reconcile.name_servers import refused_addresses
 from delaymq_operator.reconcile.ports import Manifest
 
@@ -34,6 +35,7 @@ _MAX_LEVELS = 4_000
 _MAX_IMAGES_CHARS = 2_048
 """The maximum that the CRD allows."""
 _FIGURES_OF_GROUP = ("pending", "nextDue", "lateness", "delay")
+_FIGURES_OF_REPLICA = ("behindBytes", "behindMs")
 
 
 async def compose_status(p: BrokerPass) -> None:
@@ -78,10 +80,19 @@ def _edited(p: BrokerPass) -> bool:
 def _without_figures(status: dict[str, Any]) -> dict[str, Any]:
     kept = {key: value for key, value in status.items() if key not in _FIGURES}
     kept["groups"] = [
-        {key: value for key, value in group.items() if key not in _FIGURES_OF_GROUP}
+        {key: _without_progress(value) for key, value in group.items() if key not in _FIGURES_OF_GROUP}
         for group in kept.get("groups") or []
     ]
     return kept
+
+
+def _without_progress(value: object) -> object:
+    if not isinstance(value, list):
+        return value
+    return [
+        {key: each[key] for key in each if key not in _FIGURES_OF_REPLICA} if isinstance(each, dict) else each
+        for each in value
+    ]
 
 
 def status_of_pass(p: BrokerPass) -> BrokerStatus:
@@ -123,6 +134,9 @@ def group_status(group: Group, before: GroupStatus | None, most_levels: int) -> 
         pod=group.pod.name if group.pod is not None else None,
         node=group.pod.node if group.pod is not None else None,
         ready=group.ready,
+        master=group.master.name if group.master is not None else None,
+        epoch=group.master.state.epoch if group.master is not None and group.master.state is not None else known.epoch,
+        replicas=replica_statuses(group, known.replicas),
         writable=group.writable,
         drain=group.info.drain.mode if group.info is not None else "none",
         storage=StorageStatus(requested=requested(group.claim), capacity=capacity(group.claim))
@@ -154,7 +168,7 @@ def _volumes(p: BrokerPass) -> VolumesStatus | None:
     """Return the volume limits, including requested sizes: if a volume is larger, a rejected growth is set back to
     its request.
     """
-    claims = [group.claim for group in p.groups if capacity(group.claim) is not None]
+    claims = [claim for group in p.groups for claim in group.claims if capacity(claim) is not None]
     sizes = [size for claim in claims for size in (capacity(claim), requested(claim)) if size is not None]
     if not sizes:
         return None
@@ -229,7 +243,7 @@ def _external_name_servers(p: BrokerPass) -> tuple[str, ...]:
 
 def _images(p: BrokerPass) -> str | None:
     """Return the brokers' images in the order of their groups: several during a rollout, none while none runs."""
-    images = dict.fromkeys(group.pod.image for group in p.groups if group.pod is not None and group.pod.image)
+    images = dict.fromkeys(pod.image for group in p.groups for pod in group.pods if pod.image)
     return ", ".join(image for image in images if image)[:_MAX_IMAGES_CHARS] or None
 
 

@@ -9,12 +9,15 @@ from delaymq_operator.api import names
 from delaymq_operator.api.conditions import Reason
 from delaymq_operator.manifests import component_labels
 from delaymq_operator.reconcile.broker.apply.stateful_sets import made_from
-from delaymq_operator.reconcile.broker.model.broker_pass import BrokerPass, ObservedSet
+from delaymq_operator.reconcile.broker.model.broker_pass import BrokerPass, Group, ObservedSet
+from delaymq_operator.reconcile.broker.model.members import Member, is_in_sync
 from delaymq_operator.reconcile.broker.model.pods import Pod
 from delaymq_operator.reconcile.broker.roll.drains import request_drain
+from delaymq_operator.reconcile.broker.roll.handovers import hand_over, may_stop, successor_of
 from delaymq_operator.reconcile.broker.roll.strategy import (
     Action,
     Drain,
+    HandOver,
     HelpOut,
     Restart,
     Stop,
@@ -32,6 +35,8 @@ ROUTE_PROPAGATION_S: Final = 10.0
 """Time after a NameServer becomes ready within which all brokers have registered: they try every 2 s, and its name
 may resolve to the previous address for 5 s.
 """
+_ELECTION_MS: Final = 60_000
+"""Time for the members of a group to agree on a master; afterwards, outdated pods are restarted nevertheless."""
 _FAILING_LOOK_S = 5.0
 """Requeue interval while a pod fails; watch events of the pod trigger a reconciliation, and this is a safeguard."""
 
@@ -57,6 +62,8 @@ async def restart_outdated_pods(p: BrokerPass) -> None:
             await _drain(p, unit, mode)
         case HelpOut(unit, helpers):
             await _restore_helpers(p, unit, helpers)
+        case HandOver(unit):
+            await hand_over(p, unit.group, unit.successor, f"before its pod {unit.pod_name} is restarted")
         case TryOut(unit):
             p.rolling = await try_out(p, unit.pod_name) and p.rolling
         case Restart(unit):
@@ -82,25 +89,52 @@ def units_of(p: BrokerPass) -> list[Unit]:
                 )
             )
     for group in p.groups:
-        silent = (p.memory.unreachable_since_ms.get(group.index), p.memory.undrained_since_ms.get(group.index))
-        since_ms = min((at_ms for at_ms in silent if at_ms is not None), default=None)
-        if group.surplus and not group.made:
-            continue
-        units.append(
-            Unit(
-                pod_name=names.group_pod(p.broker.name, group.index),
-                stateful_set=names.group_object(p.broker.name, group.index),
-                pod=group.pod,
-                revision=_revision(group.set),
-                inputs=group.set.inputs,
-                group=group.index,
-                surplus=group.surplus,
-                hold=group.hold,
-                info=group.info,
-                unreachable_s=(p.now_ms - since_ms) / 1000 if since_ms is not None else 0.0,
-            )
-        )
+        if not group.surplus or group.made:
+            units += [_unit(p, group, member) for member in group.members]
     return units
+
+
+def _unit(p: BrokerPass, group: Group, member: Member) -> Unit:
+    silent = (p.memory.unreachable_since_ms.get(group.index), p.memory.undrained_since_ms.get(group.index))
+    since_ms = min((at_ms for at_ms in silent if at_ms is not None), default=None)
+    is_member, master = bool(member.known_members), group.master
+    leads = master is member
+    acts = not is_member or leads
+    return Unit(
+        pod_name=member.name,
+        stateful_set=names.group_object(p.broker.name, group.index),
+        pod=member.pod,
+        revision=_revision(group.set),
+        inputs=group.set.inputs,
+        group=group.index,
+        ordinal=member.ordinal,
+        surplus=group.surplus or (member.surplus and member.ordinal > 0) or member.ordinal >= max(1, group.size),
+        hold=group.hold,
+        info=group.info if acts else None,
+        unreachable_s=(p.now_ms - since_ms) / 1000 if since_ms is not None and acts else 0.0,
+        member=is_member,
+        leads=leads,
+        in_sync=not is_member or is_in_sync(master, member.name),
+        joining=is_member and _is_joining(group, member),
+        responds=member.state is not None,
+        masterless=is_member and group.masterless and _may_elect(p, group),
+        successor=successor_of(group) if leads else "",
+    )
+
+
+def _is_joining(group: Group, member: Member) -> bool:
+    """Return whether this member and the group's broker were created with other addresses of each other, or none."""
+    acting = group.master or next((each for each in group.members if each.pod is group.pod), None)
+    if acting is None or acting is member:
+        return False
+    both = set(acting.known_members.split(";")) & set(member.known_members.split(";"))
+    return not {acting.name, member.name} <= {entry.partition("=")[0] for entry in both}
+
+
+def _may_elect(p: BrokerPass, group: Group) -> bool:
+    """Return whether the members may agree on a master soon, so that no pod is restarted for lack of one."""
+    since_ms = p.memory.masterless_since_ms.get(group.index, p.now_ms)
+    return p.now_ms - since_ms < _ELECTION_MS
 
 
 def _is_settling(p: BrokerPass, pod: Pod | None) -> bool:
@@ -115,6 +149,8 @@ def _revision(found: ObservedSet) -> str | None:
 
 def _reason_to_wait(p: BrokerPass, unit: Unit) -> Reason:
     """Return the reason to wait; a group that never ran is being created."""
+    if unit.joining:
+        return Reason.ADDING_REPLICAS
     ran = {group.group for group in p.broker.status.groups if group.resumed is not None}
     never_ran = unit.group not in ran if unit.group is not None else not ran
     return Reason.CREATING if never_ran else Reason.WAITING_FOR_POD
@@ -126,10 +162,16 @@ def _waiting_for(unit: Unit) -> str:
     if unit.pod.terminating:
         return f"Pod {unit.pod_name} is terminating."
     if not unit.ready:
+        if unit.pod.ready and not unit.in_sync:
+            return f"Pod {unit.pod_name} is not in sync yet."
         why = f": {'; '.join(unit.info.not_ready)}" if unit.info is not None and unit.info.not_ready else ""
         return f"Pod {unit.pod_name} is not ready yet{why}."
     if unit.settling:
         return f"NameServer {unit.pod_name} has just become ready: waiting for brokers to register with it."
+    if unit.joining:
+        return f"Pod {unit.pod_name} does not respond yet; it becomes a replica when the other brokers have restarted."
+    if unit.masterless:
+        return f"The group of pod {unit.pod_name} has no master."
     if unit.unreachable_s:
         return f"The broker in pod {unit.pod_name} does not respond, so its writes cannot be redirected."
     if unit.hold:
@@ -202,7 +244,9 @@ async def _still_to_restart(p: BrokerPass, unit: Unit, units: list[Unit]) -> Pod
     current = ObservedSet(live=live)
     if live is None or not current.settled or not _same_inputs(p, unit, live):
         return None
-    if unit.group is not None and await _would_lose_volume(p, unit.group):
+    if unit.group is not None and await _would_lose_volume(p, unit):
+        return None
+    if unit.member and not await may_stop(p, unit.group, unit.pod_name):
         return None
     labels = {names.INSTANCE_LABEL: p.broker.name, names.MANAGED_BY_LABEL: names.MANAGED_BY_VALUE}
     pods = {
@@ -216,14 +260,14 @@ async def _still_to_restart(p: BrokerPass, unit: Unit, units: list[Unit]) -> Pod
         return None
     if not pod.ready:
         return pod
-    others = [other for other in units if other.pod_name != unit.pod_name and not other.surplus]
+    others = [other for other in units if other.pod_name != unit.pod_name and not other.surplus and not other.joining]
     return pod if all(other.pod_name in pods and pods[other.pod_name].ready for other in others) else None
 
 
-async def _would_lose_volume(p: BrokerPass, group: int) -> bool:
+async def _would_lose_volume(p: BrokerPass, unit: Unit) -> bool:
     """Return whether the volume is marked for deletion and kept only by its running pod."""
     claims = await p.ctx.kube.list("PersistentVolumeClaim", p.namespace, labels=component_labels(p.broker, "broker"))
-    name = names.group_claim(p.broker.name, group)
+    name = names.group_claim(p.broker.name, unit.group or 0, unit.ordinal)
     return any(claim["metadata"]["name"] == name and claim["metadata"].get("deletionTimestamp") for claim in claims)
 
 

@@ -21,6 +21,7 @@ from delaymq_operator.reconcile.broker.roll.drains import (
     request_drain,
 )
 from delaymq_operator.reconcile.errors import BrokerRefused, BrokerUnreachable
+from delaymq_operator.reconcile.ports import Endpoint
 
 _SHOWN = 3
 
@@ -148,6 +149,9 @@ async def _remove(p: BrokerPass, group: Group) -> None:
         return
     if group.endpoint is not None:
         try:
+            # A master that stops hands over, and its replicas must not register the group again.
+            for endpoint in [each for each in _replicas(group) if each != group.endpoint]:
+                await p.ctx.admin.decommission(endpoint)
             await p.ctx.admin.decommission(group.endpoint)
         except (BrokerUnreachable, BrokerRefused) as error:
             if not p.broker.force_scale_in:
@@ -162,13 +166,17 @@ async def _remove(p: BrokerPass, group: Group) -> None:
         await p.event("Normal", "RemovingGroup", what)
 
 
+def _replicas(group: Group) -> list[Endpoint]:
+    return [member.endpoint for member in group.members if member.endpoint is not None]
+
+
 def _volume_is_free(p: BrokerPass, group: Group) -> bool:
     """Return whether the volume is kept when the StatefulSet is deleted, if it shall be: its controller releases the
     claim first.
     """
     if p.broker.spec.storage.delete_claim or group.set.live is None:
         return True
-    owners = ((group.claim or {}).get("metadata") or {}).get("ownerReferences") or []
+    owners = [owner for claim in group.claims for owner in claim["metadata"].get("ownerReferences") or []]
     return group.set.settled and group.set.live["metadata"]["uid"] not in {owner.get("uid") for owner in owners}
 
 
@@ -190,7 +198,7 @@ async def _still_surplus(p: BrokerPass, group: Group) -> bool:
 async def _remove_services(p: BrokerPass, group: Group) -> None:
     """Delete the Services after the pod stopped, since it used the address until then."""
     p.progressing(Reason.SCALING_IN, f"{group.name} is being removed.")
-    if group.pod is not None:
+    if group.pods:
         return
     for service in (group.service, group.external):
         if service is not None and not service["metadata"].get("deletionTimestamp"):

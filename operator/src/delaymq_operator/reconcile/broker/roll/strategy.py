@@ -1,5 +1,8 @@
 """Restart strategy: the next pod to restart and the steps before, a pure decision from the observed state.
 
+In a group with replicas, replicas come first, each when the previous one is in sync again. Then the master hands over
+to one of them, and its pod restarts as that of a replica.
+
 One pod restarts at a time. NameServers come before brokers; a change to the only NameServer is tested first. Pods
 that are already down are replaced first and immediately; a working pod is restarted only while all others work. A pod
 that fails with its new revision stops the rollout until a user intervenes.
@@ -41,6 +44,22 @@ class Unit:
     """Whether it is the only NameServer, and no trial pod has run with its new template."""
     settling: bool = False
     """Whether it is a NameServer that has just become ready: brokers may not have registered yet."""
+    ordinal: int = 0
+    """Number of the broker in its group."""
+    member: bool = False
+    """Whether it is a broker of a group with replicas."""
+    leads: bool = False
+    """Whether it is the master of such a group."""
+    in_sync: bool = True
+    """Whether its master counts it."""
+    joining: bool = False
+    """Whether it was created with other members than the master, and can be in sync only after those have restarted."""
+    successor: str = ""
+    """Pod of a replica to which a master can hand over; empty: there is none."""
+    responds: bool = True
+    """Whether it reports the state of its replication."""
+    masterless: bool = False
+    """Whether its group has no master at present."""
     info: About | None = None
     unreachable_s: float = 0.0
     """Time in s for which its broker has not responded, or not redirected writes, although its pod runs."""
@@ -71,7 +90,7 @@ class Unit:
 
     @property
     def ready(self) -> bool:
-        return self.pod is not None and self.pod.ready
+        return self.pod is not None and self.pod.ready and self.in_sync and not self.masterless
 
     @property
     def fails(self) -> bool:
@@ -139,17 +158,24 @@ class TryOut:
 
 
 @dataclass(frozen=True)
+class HandOver:
+    """Let this master hand over to its successor."""
+
+    unit: Unit
+
+
+@dataclass(frozen=True)
 class Restart:
     """Delete this pod; its StatefulSet creates it again."""
 
     unit: Unit
 
 
-Action: TypeAlias = Nothing | Wait | Stop | Drain | HelpOut | TryOut | Restart
+Action: TypeAlias = Nothing | Wait | Stop | Drain | HelpOut | TryOut | HandOver | Restart
 
 
 def next_restart(units: Sequence[Unit], settings: ReconcileSettings) -> Action:
-    """Return the next action; `units` are the NameServers by ordinal, then the groups by index."""
+    """Return the next action; `units` are the NameServers by ordinal, then the brokers by group and ordinal."""
     for unit in units:
         if unit.outdated and unit.pod is not None and unit.pod.problem is not None:
             return Restart(unit)
@@ -158,13 +184,14 @@ def next_restart(units: Sequence[Unit], settings: ReconcileSettings) -> Action:
         if unit.fails and unit.is_current:
             return Stop(unit)
     for unit in units:
-        if unit.outdated and not unit.ready:
-            return Restart(unit)
+        if unit.outdated and not unit.ready and not unit.masterless:
+            return HandOver(unit) if unit.leads and unit.successor else Restart(unit)
     for unit in staying:
         if unit.fails:
             return Stop(unit)
     for unit in staying:
-        if not unit.ready or unit.hold or unit.revision is None:
+        waits = not unit.ready and not (unit.joining and unit.responds)
+        if waits or unit.hold or unit.revision is None:
             return Wait(unit)
     outdated = [unit for unit in staying if unit.outdated]
     if not outdated:
@@ -178,22 +205,26 @@ def next_restart(units: Sequence[Unit], settings: ReconcileSettings) -> Action:
 
 def is_rolling(action: Action, units: Sequence[Unit]) -> bool:
     """Return whether a remaining group is being restarted, or will be as soon as others are ready."""
-    if isinstance(action, (Drain, HelpOut, Restart)):
+    if isinstance(action, (Drain, HelpOut, HandOver, Restart)):
         return True
     return isinstance(action, (TryOut, Wait)) and any(
         unit.outdated and not unit.surplus and unit.group is not None for unit in units
     )
 
 
-def _turn(unit: Unit) -> tuple[bool, bool, int]:
-    """Return the order: NameServers first, then units that are already draining."""
+def _turn(unit: Unit) -> tuple[bool, bool, int, bool, int]:
+    """Return the order: NameServers first, then units that are already draining; in a group, replicas first."""
     draining = unit.info is not None and unit.info.drain.mode != "none"
-    return unit.group is not None, not draining, unit.group or 0
+    return unit.group is not None, not draining, unit.group or 0, unit.leads, unit.ordinal
 
 
 def _before_restart(unit: Unit, units: Sequence[Unit], settings: ReconcileSettings) -> Action:
     if unit.untried:
         return TryOut(unit)
+    if unit.member and not unit.leads:
+        return Restart(unit)
+    if unit.successor:
+        return HandOver(unit)
     others = [other for other in units if other is not unit and other.can_be_writable]
     if unit.group is None or not others:
         return Restart(unit)
