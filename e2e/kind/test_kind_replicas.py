@@ -1,0 +1,157 @@
+"""Groups with replicas: a lost master, a deleted register, a rollout under load, and replicas added and removed."""
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from kind import objects
+from kind.clients import Program
+from kind.space import Manifest, Space, condition
+from kind.verdict import longest_gap_s
+from kind.waiting import NotYetError, wait_until
+
+pytestmark = pytest.mark.timeout(240)
+
+BROKER = "broker.delaymq.io"
+PODS = ("demo-broker-0-0", "demo-broker-0-1")
+RATE = 50
+LEVELS = f"{objects.LEVEL_OF['1s']},{objects.LEVEL_OF['5s']}"
+REGISTER = "demo-broker-0-register"
+
+
+def _group(space: Space) -> Manifest:
+    found: Manifest = space.broker()["status"]["groups"][0]
+    return found
+
+
+def _wait_master(space: Space, other_than: str = "", *, timeout_s: float = 60.0) -> Manifest:
+    """Return the group once the status names a master, and not ``other_than``."""
+
+    def ask() -> Manifest:
+        group = _group(space)
+        if group.get("master") and group["master"] != other_than:
+            return group
+        raise NotYetError(str({key: group.get(key) for key in ("master", "epoch", "replicas", "ready")}))
+
+    return wait_until("the group has another master", ask, timeout_s=timeout_s)
+
+
+def _wait_in_sync(space: Space, *, timeout_s: float = 90.0) -> Manifest:
+    space.wait_broker_ready(timeout_s=timeout_s)
+    assert condition(space.broker(), "ReplicasInSync")["status"] == "True"
+    return _group(space)
+
+
+def _addresses(space: Space, service: str) -> list[str]:
+    slices = space.list("endpointslices", f"kubernetes.io/service-name={service}")
+    return [ip for each in slices for endpoint in each["endpoints"] or [] for ip in endpoint["addresses"]]
+
+
+def _send_more(producer: Program, count: int = 2 * RATE) -> None:
+    producer.wait_lines("sent", len(producer.lines("sent")) + count, timeout_s=60)
+
+
+def _failures(producer: Program, since: int) -> dict[str, int]:
+    """Return the number of failed sends by reason, without the first ``since`` ones."""
+    return dict(Counter(line[-1][:60] for line in producer.lines("failed")[since:]))
+
+
+def _judge(space: Space, producer: Program) -> dict[str, Any]:
+    """Stop the producer; return the figures of a clean verdict from the log of the first broker."""
+    producer.stop()
+    sends = producer.sends()
+    verdict = space.judge_when_done("orders", sends)
+    verdict.assert_clean()
+    return {"gap_s": longest_gap_s(sends), "stored_again": verdict.stored_again, **verdict.figures()}
+
+
+def test_replica_serves_clients_at_the_same_address_after_the_master_was_killed(
+    spaces: Callable[..., Space], note: Callable[..., None]
+) -> None:
+    space = spaces("replicas")
+    space.apply(objects.topic("orders", queues=4))
+    name_servers = space.broker_ready(replicasPerGroup=2)
+    space.wait_condition("topic.delaymq.io", "orders", "Ready", reason="InEveryGroup")
+    before = _wait_in_sync(space)
+    assert {each["node"] for each in before["replicas"]} == {space.pod(name)["spec"]["nodeName"] for name in PODS}
+    assert len({each["node"] for each in before["replicas"]}) == 2
+    producer = space.client.produce(topic="orders", name_servers=name_servers, rate=RATE, levels=LEVELS)
+    consumer = space.client.consume(topic="orders", group="readers", name_servers=name_servers)
+    _send_more(producer)
+
+    began = time.monotonic()
+    # Its container would be back within a second, before another member takes over.
+    space.kill_broker_process(before["master"])
+    space.kubectl("delete", "pod", before["master"], "--grace-period=0", "--force")
+    after = _wait_master(space, other_than=before["master"])
+    failover_s = time.monotonic() - began
+    _send_more(producer)
+    assert after["address"] == before["address"]
+    assert after["epoch"] > before["epoch"]
+    assert _addresses(space, "demo-broker-0") == [space.pod(after["master"])["status"]["podIP"]]
+    _wait_in_sync(space)
+
+    failed_in_failover = _failures(producer, 0)
+
+    space.kubectl("delete", "lease", REGISTER)
+    founded = wait_until(
+        "the members have written the register again",
+        lambda: (space.find("lease", REGISTER) or {}).get("spec", {}).get("holderIdentity"), timeout_s=60,
+    )  # fmt: skip
+    assert founded in PODS
+    _send_more(producer)
+    _wait_in_sync(space)
+
+    uids = space.pod_uids("app.kubernetes.io/component=broker")
+    failed_before = len(producer.lines("failed"))
+    began = time.monotonic()
+    space.apply_broker(replicasPerGroup=2, resources={"requests": {**objects.SMALL_REQUESTS, "cpu": "11m"}})
+    _wait_in_sync(space, timeout_s=150)
+    rolled_s = time.monotonic() - began
+    now = space.pod_uids("app.kubernetes.io/component=broker")
+    assert all(now[name][0] != uid for name, (uid, _) in uids.items())
+    _send_more(producer)
+    failed_in_roll = _failures(producer, failed_before)
+    figures = _judge(space, producer)
+    wait_until(
+        "the consumer has every acknowledged message",
+        lambda: (
+            {send.key for send in producer.sends() if not send.failure} <= {line[0] for line in consumer.lines("got")}
+        ),
+        timeout_s=60,
+    )
+    reasons = {event["reason"] for event in space.list("events.events.k8s.io")}
+    assert {"MasterChanged", "SwitchingOver", "RegisterRecreated"} <= reasons, reasons
+    note(
+        failover_s=failover_s, rolled_s=rolled_s, failed_in_failover=failed_in_failover, failed_in_roll=failed_in_roll,
+        **figures,
+    )  # fmt: skip
+
+
+def test_replica_is_added_to_a_single_broker_and_removed_again(
+    spare: Callable[[], Space], note: Callable[..., None]
+) -> None:
+    space = spare()
+    address = _group(space)["address"]
+    producer = space.client.produce(topic="orders", name_servers=space.name_servers(), rate=RATE, levels=LEVELS)
+    _send_more(producer)
+    began = time.monotonic()
+    space.patch(BROKER, "demo", {"spec": {"replicasPerGroup": 2}})
+    group = _wait_in_sync(space, timeout_s=120)
+    added_s = time.monotonic() - began
+    assert (group["master"], group["address"]) == (PODS[0], address)
+    assert "selector" not in space.get("service", "demo-broker-0")["spec"]
+    assert _addresses(space, "demo-broker-0") == [space.pod(PODS[0])["status"]["podIP"]]
+    assert space.find("endpoints", "demo-broker-0") is None
+    _send_more(producer)
+    began = time.monotonic()
+    space.patch(BROKER, "demo", {"spec": {"replicasPerGroup": 1}})
+    space.wait_broker_ready(timeout_s=120)
+    removed_s = time.monotonic() - began
+    assert space.find("pod", PODS[1]) is None
+    assert space.find("pvc", f"store-{PODS[1]}") is not None
+    _send_more(producer)
+    assert _group(space)["address"] == address
+    note(added_s=added_s, removed_s=removed_s, **_judge(space, producer))
