@@ -44,6 +44,8 @@ VERSION_5: Mapping[str, str] = {
 }
 """Settings of RocketMQ 5: timers with small files and a limit above the default of three days, and no deletion of old
 files."""
+OF_PLAIN_SLAVES = frozenset({"haPlainSlaves", "haPlainSlaveAddresses", "haListenPort"})
+"""DelayMQ's keys for its slaves."""
 TIMER_CHECK_BYTES = 4096
 """Size of RocketMQ 5's file ``config/timercheck``."""
 SMALL_HEAP = ("-Xms256m", "-Xmx512m", "-XX:MaxDirectMemorySize=512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
@@ -192,16 +194,40 @@ class RealCluster(Cluster):
                 "storePathCommitLog": str(self.store_path / "commitlog"),
             }
         )
-        if not self.namesrv.process.is_running:
-            self.namesrv.start()
+        self._start_namesrv()
         seen_bytes = self._broker.log_size_bytes()
         self._broker.start()
         self._broker.wait_until(lambda: "boot success" in self._broker.log_since(seen_bytes), timeout_s=START_TIMEOUT_S)
+
+    def _start_namesrv(self) -> None:
+        if not self.namesrv.process.is_running:
+            self.namesrv.start()
 
     def close(self) -> None:
         self._broker.kill()
         self.namesrv.process.kill()
         shutil.rmtree(self.base_path, ignore_errors=True)
+
+
+class RealSlave(RealCluster):
+    """RocketMQ's broker as a slave of another cluster's broker, with that cluster's NameServer."""
+
+    def __init__(
+        self, master: Cluster, *, config: Mapping[str, str] | None = None, store_path: Path | None = None
+    ) -> None:
+        common = {key: value for key, value in master.config.items() if key not in OF_PLAIN_SLAVES}
+        super().__init__(
+            config={**common, **(config or {}), "brokerRole": "SLAVE", "brokerId": "1"}, store_path=store_path
+        )
+        self.namesrv_port = master.namesrv_port
+
+    def become_master(self, listen_port: int) -> None:
+        """Let the next start be that of a master, on this port."""
+        self.config |= {"brokerRole": "ASYNC_MASTER", "brokerId": "0"}
+        self.listen_port = listen_port
+
+    def _start_namesrv(self) -> None:
+        """Use the NameServer of the master's cluster."""
 
 
 class RealCluster5(RealCluster):

@@ -31,6 +31,13 @@ _TAIL = struct.Struct(">iqi")
 _INT64 = struct.Struct(">q")
 
 
+def segments(store_path: Path) -> dict[str, bytes]:
+    """Return the segments of a log by name, without those that have been allocated ahead."""
+    folder = store_path / "commitlog"
+    files = {path.name: path.read_bytes() for path in folder.iterdir()} if folder.exists() else {}
+    return {name: data for name, data in files.items() if data.count(0) < len(data)}
+
+
 class BadLogError(Exception):
     """The log contains data that is neither a record nor its end."""
 

@@ -102,6 +102,8 @@ class Broker:
         """Called with each changed configuration."""
         self.address = parts.address
         """Address that clients use."""
+        self.ha_port = config.ha_listen_port
+        """Port for plain slaves, as registered."""
         self.store_host = parts.store_host
         self.message_id_prefix = parts.store_host.hex().upper()
         self.activity = GroupActivity(parts.stats.boot_ms)

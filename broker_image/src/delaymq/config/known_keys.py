@@ -34,8 +34,7 @@ _ASIDE = {
         transientStorePoolEnable transientStorePoolSize warmMapedFileEnable
         """,
     "settings of replication, which is not supported yet": """
-        duplicationEnable haHousekeepingInterval haMasterAddress haSendHeartbeatInterval haSlaveFallbehindMax
-        haTransferBatchSize offsetCheckInSlave
+        duplicationEnable haSlaveFallbehindMax offsetCheckInSlave
         """,
     "settings of RocketMQ's filter optimisations; here, messages are matched directly": """
         bitMapLengthConsumeQueueExt enableCalcFilterBitMap enableConsumeQueueExt expectConsumerNumUseFilter

@@ -11,6 +11,7 @@ from delaymq.config.checks import ip_address, parse_addresses, parse_hours
 from delaymq.config.errors import ConfigError
 from delaymq.config.fields import choice, flag, number, text, wire_name
 from delaymq.config.log_levels import parse_log_levels
+from delaymq.config.plain_slave_keys import PlainSlaveKeys, check_plain_slaves
 from delaymq.config.register_keys import RegisterKeys, check_register
 from delaymq.config.replication_keys import ReplicationKeys, check_replication
 from delaymq.config.tls_keys import ENFORCING, TlsClientKeys, TlsServerKeys, check_tls
@@ -74,7 +75,7 @@ class _BrokerAddresses:
     broker_ip2: str = text("127.0.0.1", "address for replication", check=ip_address)
     listen_host: str = text("127.0.0.1", "address to which the ports are bound", ours=True)
     listen_port: int = number(10911, 0, 65535, "port for clients")
-    ha_listen_port: int = number(10912, 0, 65535, "port reported to NameServers; not used yet")
+    ha_listen_port: int = number(10912, 0, 65535, "port for [plain slaves](plain-slaves.md), reported to NameServers")
     http_port: int = number(8080, 0, 65535, "port for health, metrics and `/api/v1`", ours=True)
     http_host: str = text("127.0.0.1", "address to which the HTTP port is bound", ours=True)
     http_token: str = text("", _TOKEN, ours=True, secret=True)
@@ -105,7 +106,9 @@ class _BrokerAddresses:
 
 # The keys of the last base come first where all are listed: addresses, TLS, then what stands here.
 @dataclass(frozen=True, kw_only=True)
-class BrokerConfig(RegisterKeys, ReplicationKeys, TlsClientKeys, TlsServerKeys, _BrokerAddresses):
+class BrokerConfig(
+    PlainSlaveKeys, RegisterKeys, ReplicationKeys, TlsClientKeys, TlsServerKeys, _BrokerAddresses
+):
     """Configuration of a broker. Fields with `hot` in their metadata can be changed while the broker runs."""
 
     # Topics and groups
@@ -322,6 +325,7 @@ class BrokerConfig(RegisterKeys, ReplicationKeys, TlsClientKeys, TlsServerKeys, 
         check_register(self)
         if self.members and self.read_only:
             raise ConfigError("readOnly: a member of a group cannot be read-only: remove haMembers")
+        check_plain_slaves(self)
         longest_ms = max(self.levels.delays_ms)
         if longest_ms > self.timer_max_delay_sec * 1_000:
             raise ConfigError(

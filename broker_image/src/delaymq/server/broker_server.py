@@ -22,6 +22,7 @@ from delaymq.config.running import RunningSettings
 from delaymq.protocol.codes import PULL_CODES, SEND_CODES, RequestCode
 from delaymq.protocol.command import Command, Response, encode_response
 from delaymq.server.broker_jobs import BrokerJobs
+from delaymq.server.ha.slaves import PlainSlaves
 from delaymq.server.http.loader import load
 from delaymq.server.jobs.background import Background
 from delaymq.server.jobs.delivery_timer import DeliveryTimer
@@ -101,6 +102,10 @@ class BrokerServer:
         """Links to the other members of the group; None without replication."""
         self.replica: Replica | None = None
         """Replication, to be set before the start of a server that was opened as a replica."""
+        self.plain_slaves: PlainSlaves | None = None
+        if ports.ha is not None:
+            broker.ha_port = port_of(ports.ha)
+            self.plain_slaves = PlainSlaves(broker.store, lambda: broker.config, ports.ha)
         self._held: HeldRequests | None = None
         """Requests that arrive while another member takes over."""
         self._ports = ports
@@ -172,10 +177,15 @@ class BrokerServer:
         self.flow.begin()
 
     def lead(self, epoch: int = 0, tokens: tuple[str, ...] = ()) -> None:
-        """Deliver delayed messages, and register with the NameServers; with an epoch as master of a group."""
+        """Deliver delayed messages, register with the NameServers, and accept plain slaves.
+
+        As master of a group, with its epoch.
+        """
         self.registration.group = GroupClaim(epoch, tokens)
         self.clock.start()
         self.registration.start()
+        if self.plain_slaves is not None:
+            self.plain_slaves.start()
 
     def hold(self, *, held: bool) -> None:
         """Hold all requests, or handle those that were held."""
@@ -281,6 +291,8 @@ class BrokerServer:
         broker.announce_arrivals()
         await self.sessions.close_all(DRAIN_TIMEOUT_S)
         await self.background.stop()
+        if self.plain_slaves is not None:
+            await self.plain_slaves.stop()
         if self._http is not None:
             await self._http.stop()
         broker.on_arrival = None

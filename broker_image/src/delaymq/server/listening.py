@@ -89,28 +89,36 @@ def bind_broker_ports(host: str, port: int, *, fast: bool) -> tuple[socket.socke
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """Bound sockets of one broker; `fast` and `http` are None if disabled."""
+    """Bound sockets of one broker; `fast`, `http` and `ha` are None if disabled."""
 
     main: socket.socket
     fast: socket.socket | None
     http: socket.socket | None
+    ha: socket.socket | None = None
+    """For plain slaves."""
 
     @classmethod
     def bind(cls, config: "BrokerConfig", *, http: bool) -> "Ports":
         """Bind all ports; on ServerError, none is left open."""
         main, fast = bind_broker_ports(config.listen_host, config.listen_port, fast=config.fast_port_enable)
-        ports = cls(main, fast, None)
-        if not http:
-            return ports
+        bound = [main, fast]
+        ha = http_socket = None
         try:
-            return cls(main, fast, bind(config.http_host, config.http_port, "the HTTP port", beside=(main, fast)))
+            if config.ha_plain_slaves:
+                ha = bind(config.listen_host, config.ha_listen_port, "the port for slaves (haListenPort)", beside=bound)
+                bound.append(ha)
+            if http:
+                http_socket = bind(config.http_host, config.http_port, "the HTTP port", beside=bound)
         except BaseException:
-            ports.close()
+            for each in bound:
+                if each is not None:
+                    each.close()
             raise
+        return cls(main, fast, http_socket, ha)
 
     def close(self) -> None:
         """Close the sockets."""
-        for each in (self.main, self.fast, self.http):
+        for each in (self.main, self.fast, self.http, self.ha):
             if each is not None:
                 each.close()
 

@@ -282,7 +282,7 @@ def register_command(broker: "Broker", body: bytes, group: "GroupClaim" = NO_GRO
         config.broker_name,
         broker.address,
         config.broker_cluster_name,
-        host_and_port(config.broker_ip2, config.ha_listen_port),
+        host_and_port(config.broker_ip2, broker.ha_port),
         config.broker_id,
         config.compressed_register,
         body_crc32(body),
