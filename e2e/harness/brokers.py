@@ -4,6 +4,7 @@ Both use RocketMQ's configuration keys. The harness chooses names, ports and pat
 RocketMQ's broker allocates its gigabyte segments immediately. RocketMQ's programs start only in an isolated network.
 """
 
+import json
 import shutil
 import struct
 import sys
@@ -13,7 +14,7 @@ import urllib.request
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from harness import isolation, java, ports
 from harness.errors import HarnessError
@@ -296,11 +297,14 @@ class OurCluster(Cluster):
         own_keys = {"brokerName": BROKER_NAME, "brokerClusterName": CLUSTER_NAME, "brokerIP1": HOST}
         if self.namesrv is not None:
             own_keys["namesrvAddr"] = self.namesrv_address
-            if not self.namesrv.process.is_running:
-                self.namesrv.start()
+            self._start_namesrv(self.namesrv)
         self._write_config(own_keys)
         self._broker.start()
         self._broker.wait_until(self.is_ready, timeout_s=START_TIMEOUT_S)
+
+    def _start_namesrv(self, namesrv: RealNameServer) -> None:
+        if not namesrv.process.is_running:
+            namesrv.start()
 
     def is_ready(self) -> bool:
         """Return whether ``/readyz`` responds with 200."""
@@ -315,6 +319,37 @@ class OurCluster(Cluster):
         if self.namesrv is not None:
             self.namesrv.process.kill()
         shutil.rmtree(self.base_path, ignore_errors=True)
+
+
+class OurSlave(OurCluster):
+    """``delaymq broker`` as a plain slave of RocketMQ's broker, with that broker's NameServer.
+
+    ``start`` waits until it has the master's log.
+    """
+
+    def __init__(self, master: RealCluster) -> None:
+        following = {
+            "brokerRole": "SLAVE",
+            "brokerId": "1",
+            "haMasterAddress": f"{HOST}:{master.listen_port + 1}",
+            "haMasterBrokerAddress": master.broker_address,
+        }
+        super().__init__(config={**master.config, **following}, real_namesrv=True)
+        self.namesrv_port = master.namesrv_port
+
+    def become_master(self, **keys: str) -> None:
+        """Let the next start be that of a master."""
+        self.config |= {"brokerRole": "ASYNC_MASTER", "brokerId": "0", **keys}
+
+    def _start_namesrv(self, namesrv: RealNameServer) -> None:
+        """Use the NameServer of the master's cluster."""
+
+    def ask(self, path: str) -> dict[str, Any]:
+        """Return the response of the HTTP API."""
+        url = f"http://{self.http_address}/api/v1/{path}"
+        with urllib.request.urlopen(url, timeout=HTTP_TIMEOUT_S) as answer:
+            found: dict[str, Any] = json.load(answer)
+        return found
 
 
 def write_properties(path: Path, values: Mapping[str, str]) -> Path:

@@ -11,7 +11,7 @@ from delaymq.config import BrokerConfig, keys_of
 from delaymq_testing.cli_running import Standalone, command
 
 CONF = "brokerName=b\nfileReservedTime=48\nrouteGraceMs=7\nsendMessageThreadPoolNums=4\n"
-BAD = "lisenPort=1\nbrokerRole=SLAVE\n\nbrokerId=1\nmaxMessageSize=many\nrouteGraceMs=-1\nbrokerName=\\u12\n"
+BAD = "lisenPort=1\nbrokerRole=LEADER\n\nbrokerId=-1\nmaxMessageSize=many\nrouteGraceMs=-1\nbrokerName=\\u12\n"
 Config = Callable[..., str]
 
 

@@ -46,7 +46,9 @@ def test_unsupported_keys_are_reported_without_stopping_the_start() -> None:
         ("messageDelayLevel", "1s 2x", "level 2"),
         ("messageDelayLevel", " ", "empty"),
         ("aclEnable", "on", "use true or false"),
-        ("brokerRole", "SLAVE", "use one of ASYNC_MASTER, SYNC_MASTER"),
+        ("brokerRole", "SLAVE", "haMasterAddress is empty"),
+        ("brokerRole", "LEADER", "use one of ASYNC_MASTER, SYNC_MASTER, SLAVE"),
+        ("brokerId", "1", "a master has the id 0"),
         ("storePathCommitLog", "/data", "remove the key"),
     ],
 )

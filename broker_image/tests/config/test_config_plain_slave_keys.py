@@ -31,9 +31,25 @@ def test_slaves_need_addresses() -> None:
         BrokerConfig(ha_plain_slaves=True)
 
 
-def test_slave_has_no_slaves() -> None:
-    with pytest.raises(ConfigError, match="a plain slave has no slaves"):
-        BrokerConfig(ha_plain_slaves=True, ha_plain_slave_addresses="10.0.0.7", ha_master_address="10.0.0.1:10912")
+@pytest.mark.parametrize(
+    ("keys", "problem"),
+    [
+        ({"brokerRole": "SLAVE"}, "haMasterAddress is empty"),
+        ({"brokerRole": "SLAVE", "haMasterAddress": "10.0.0.1"}, "is not an address"),
+        ({"brokerRole": "SLAVE", "haMasterAddress": "10.0.0.1:10912", "readOnly": "true"}, "writes to its store"),
+        ({"brokerRole": "SLAVE", "haMembers": "a=10.0.0.1:10911"}, "is no member of a group"),
+        ({"brokerRole": "ASYNC_MASTER", "brokerId": "1"}, "brokerId=1: a master has the id 0"),
+    ],
+)
+def test_contradicting_keys_are_rejected(keys: dict[str, str], problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        build(BrokerConfig, keys)
+
+
+def test_only_the_role_decides_whether_a_broker_is_a_slave() -> None:
+    keys = {"haMasterAddress": "10.0.0.1:10912"}
+    assert not build(BrokerConfig, keys)[0].is_plain_slave
+    assert build(BrokerConfig, keys | {"brokerRole": "SLAVE", "brokerId": "1"})[0].is_plain_slave
 
 
 def test_master_is_reached_on_the_port_below_unless_stated() -> None:
@@ -42,4 +58,3 @@ def test_master_is_reached_on_the_port_below_unless_stated() -> None:
     assert config.master_broker_address == ("10.0.0.1", 10911)
     config, _ = build(BrokerConfig, {"haMasterAddress": "[fd00::1]:9", "haMasterBrokerAddress": "b:30911"})
     assert (config.master_ha_address, config.master_broker_address) == (("fd00::1", 9), ("b", 30911))
-    assert BrokerConfig().master_ha_address is None

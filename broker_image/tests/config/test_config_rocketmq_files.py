@@ -70,10 +70,10 @@ def test_synchronous_master_is_rejected(name: str) -> None:
 
 @pytest.mark.parametrize("folder", ["2m-2s-async", "2m-2s-sync"])
 @pytest.mark.parametrize("name", ["a", "b"])
-def test_slaves_are_rejected_with_both_keys(folder: str, name: str) -> None:
+def test_slaves_need_the_address_of_their_master(folder: str, name: str) -> None:
     assert problems_of(f"{folder}-broker-{name}-s.properties") == [
-        "3: brokerId: 1 is out of range: slaves are not supported yet: use 0, or remove this broker",
-        "6: brokerRole: 'SLAVE' is invalid: use one of ASYNC_MASTER, SYNC_MASTER",
+        "brokerRole=SLAVE: haMasterAddress is empty: set it to the master's address and haListenPort, remove this"
+        " broker, or use replicas (haMembers)"
     ]
 
 

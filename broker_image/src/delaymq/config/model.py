@@ -13,7 +13,7 @@ from delaymq.config.fields import choice, flag, number, text, wire_name
 from delaymq.config.log_levels import parse_log_levels
 from delaymq.config.plain_slave_keys import PlainSlaveKeys, check_plain_slaves
 from delaymq.config.register_keys import RegisterKeys, check_register
-from delaymq.config.replication_keys import ReplicationKeys, check_replication
+from delaymq.config.replication_keys import SLAVE, ReplicationKeys, check_replication
 from delaymq.config.tls_keys import ENFORCING, TlsClientKeys, TlsServerKeys, check_tls
 from delaymq.message.levels import DEFAULT_LEVELS, MAX_DELAY_MS, DelayLevels, delay_text
 
@@ -65,10 +65,7 @@ class _BrokerAddresses:
 
     broker_name: str = text("broker-a", "name of the broker group")
     broker_cluster_name: str = text("DefaultCluster", "name of the cluster")
-    broker_id: int = number(
-        0, 0, 0, "0 for the master; slaves are not supported yet",
-        outside="slaves are not supported yet: use 0, or remove this broker",
-    )  # fmt: skip
+    broker_id: int = number(0, 0, 1 << 30, "0 for the master; above 0 only with `brokerRole=SLAVE`")
     broker_ip1: str = text(
         "127.0.0.1", "IPv4 or IPv6 address advertised to clients and contained in offset message ids", check=ip_address
     )
@@ -106,9 +103,7 @@ class _BrokerAddresses:
 
 # The keys of the last base come first where all are listed: addresses, TLS, then what stands here.
 @dataclass(frozen=True, kw_only=True)
-class BrokerConfig(
-    PlainSlaveKeys, RegisterKeys, ReplicationKeys, TlsClientKeys, TlsServerKeys, _BrokerAddresses
-):
+class BrokerConfig(PlainSlaveKeys, RegisterKeys, ReplicationKeys, TlsClientKeys, TlsServerKeys, _BrokerAddresses):
     """Configuration of a broker. Fields with `hot` in their metadata can be changed while the broker runs."""
 
     # Topics and groups
@@ -326,12 +321,29 @@ class BrokerConfig(
         if self.members and self.read_only:
             raise ConfigError("readOnly: a member of a group cannot be read-only: remove haMembers")
         check_plain_slaves(self)
+        self._check_role()
         longest_ms = max(self.levels.delays_ms)
         if longest_ms > self.timer_max_delay_sec * 1_000:
             raise ConfigError(
                 f"messageDelayLevel: the level {delay_text(longest_ms)} is longer than timerMaxDelaySec"
                 f" ({self.timer_max_delay_sec} s): shorten the level or increase timerMaxDelaySec"
             )
+
+    def _check_role(self) -> None:
+        if self.is_plain_slave and not self.ha_master_address:
+            raise ConfigError(
+                "brokerRole=SLAVE: haMasterAddress is empty: set it to the master's address and haListenPort, remove"
+                " this broker, or use replicas (haMembers)"
+            )
+        if self.is_plain_slave and self.read_only:
+            raise ConfigError("readOnly: a plain slave writes to its store: remove readOnly, or use ASYNC_MASTER")
+        if self.broker_id and not self.is_plain_slave:
+            raise ConfigError(f"brokerId={self.broker_id}: a master has the id 0: use 0, or brokerRole=SLAVE")
+
+    @property
+    def is_plain_slave(self) -> bool:
+        """Whether this broker follows a master over RocketMQ's HA protocol."""
+        return self.broker_role == SLAVE
 
     @property
     def deletion_hours(self) -> tuple[int, ...]:

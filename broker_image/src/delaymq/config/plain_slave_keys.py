@@ -37,7 +37,7 @@ def _address(value: str) -> None:
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class PlainSlaveKeys:
-    """Keys of [plain slaves](plain-slaves.md), and of a broker that is one."""
+    """Keys of plain slaves, and of a broker that is one."""
 
     ha_plain_slaves: bool = flag(
         False, "whether [plain slaves](plain-slaves.md) may copy the log, on `haListenPort`", ours=True
@@ -49,11 +49,13 @@ class PlainSlaveKeys:
         ours=True,
         check=parse_networks,
     )
-    ha_master_address: str = text("", "a plain slave: address of the master's HA port, as `host:port`", check=_address)
+    ha_master_address: str = text(
+        "", "with `brokerRole=SLAVE`: address of the master's HA port, as `host:port`", check=_address
+    )
     ha_master_broker_address: str = text(
         "",
-        "a plain slave: address of the master for requests, as `host:port`; empty: the host of `haMasterAddress`, with"
-        " the port below",
+        "with `brokerRole=SLAVE`: address of the master for requests, as `host:port`; empty: the host of"
+        " `haMasterAddress`, with the port below",
         ours=True,
         check=_address,
     )
@@ -84,13 +86,13 @@ class PlainSlaveKeys:
         return parse_networks(self.ha_plain_slave_addresses)
 
     @property
-    def master_ha_address(self) -> tuple[str, int] | None:
-        """HA address of the master; None if this broker is no plain slave."""
-        return parse_address(self.ha_master_address) if self.ha_master_address else None
+    def master_ha_address(self) -> tuple[str, int]:
+        """HA address of the master. ConfigError if there is none."""
+        return parse_address(self.ha_master_address)
 
     @property
     def master_broker_address(self) -> tuple[str, int]:
-        """Address of the master for requests. ValueError if this broker is no plain slave."""
+        """Address of the master for requests. ConfigError if there is none."""
         if self.ha_master_broker_address:
             return parse_address(self.ha_master_broker_address)
         host, port = parse_address(self.ha_master_address)
@@ -104,5 +106,3 @@ def check_plain_slaves(keys: PlainSlaveKeys) -> None:
             "haPlainSlaves is true, but haPlainSlaveAddresses is empty: list the addresses of the slaves, because the"
             " protocol has no authentication"
         )
-    if keys.ha_plain_slaves and keys.ha_master_address:
-        raise ConfigError("haPlainSlaves and haMasterAddress are set: a plain slave has no slaves, remove one of them")

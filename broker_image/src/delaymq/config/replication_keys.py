@@ -12,6 +12,8 @@ from delaymq.config.fields import choice, number, text
 
 ASYNC_MASTER: Final = "ASYNC_MASTER"
 SYNC_MASTER: Final = "SYNC_MASTER"
+SLAVE: Final = "SLAVE"
+"""A plain slave, which is no member of a group."""
 MAX_MEMBERS: Final = 9
 """A group has one to five members; more may be listed while they are replaced."""
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
@@ -78,8 +80,9 @@ class ReplicationKeys:
         ASYNC_MASTER,
         ASYNC_MASTER,
         SYNC_MASTER,
+        SLAVE,
         about="whether responses to sends wait for replicas (SYNC_MASTER); the same on all members, since each of them"
-        " can become the master",
+        " can become the master. SLAVE: a [plain slave](plain-slaves.md)",
     )
     slave_timeout: int = number(
         3_000, 100, 600_000, "ms after which a send that waits for replicas returns FLUSH_SLAVE_TIMEOUT", hot=True
@@ -133,6 +136,10 @@ def check_replication(keys: ReplicationKeys, register: str) -> None:
             if value:
                 raise ConfigError(f"{key} is set, but haMembers is not: list all members of the group, or remove it")
         return
+    if keys.broker_role == SLAVE:
+        raise ConfigError(
+            "brokerRole=SLAVE: a plain slave is no member of a group: remove haMembers, or use ASYNC_MASTER"
+        )
     if not keys.ha_member_name:
         raise ConfigError("haMembers is set, but haMemberName is not: set it to the name of this broker in haMembers")
     if keys.ha_member_name not in members:

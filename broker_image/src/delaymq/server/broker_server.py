@@ -22,6 +22,7 @@ from delaymq.config.running import RunningSettings
 from delaymq.protocol.codes import PULL_CODES, SEND_CODES, RequestCode
 from delaymq.protocol.command import Command, Response, encode_response
 from delaymq.server.broker_jobs import BrokerJobs
+from delaymq.server.ha.plain_slave import PlainSlave
 from delaymq.server.ha.slaves import PlainSlaves
 from delaymq.server.http.loader import load
 from delaymq.server.jobs.background import Background
@@ -102,6 +103,10 @@ class BrokerServer:
         """Links to the other members of the group; None without replication."""
         self.replica: Replica | None = None
         """Replication, to be set before the start of a server that was opened as a replica."""
+        self.plain_slave: PlainSlave | None = None
+        """Following of a master over RocketMQ's HA protocol."""
+        if config.is_plain_slave:
+            self.plain_slave = PlainSlave(broker, self.flushing.flush)
         self.plain_slaves: PlainSlaves | None = None
         if ports.ha is not None:
             broker.ha_port = port_of(ports.ha)
@@ -132,7 +137,7 @@ class BrokerServer:
     ) -> BrokerServer:
         """Bind and recover; raise ServerError, StoreError or AccessError, with nothing left open.
 
-        `follows`: the broker is a member of a group, and does not act before `lead`.
+        `follows`: the broker is a member of a group, and does not act before `lead`. A plain slave never does.
         """
         began = time.monotonic()
         if not (follows or config.read_only):
@@ -142,7 +147,13 @@ class BrokerServer:
         try:
             descriptor_limit = raise_descriptor_limit()
             tls = ServerTls(config, (config.broker_ip1,))
-            broker = open_broker(config, clock.now_ms, port=port_of(ports.main), settings=settings, follows=follows)
+            broker = open_broker(
+                config,
+                clock.now_ms,
+                port=port_of(ports.main),
+                settings=settings,
+                follows=follows or config.is_plain_slave,
+            )
             server = cls(broker, tls, ports, descriptor_limit)
         except BaseException:
             if broker is not None:
@@ -165,11 +176,13 @@ class BrokerServer:
         self.sessions.start()
         self.flushing.start()
         self.background.start()
-        if self.replica is None:
-            self.lead()
-        else:
+        if self.replica is not None:
             self.links = self.replica.links
             await self.replica.start()
+        elif self.plain_slave is not None:
+            self.plain_slave.start()
+        else:
+            self.lead()
         if self._ports.http is not None:
             # HTTP libraries are loaded after clients are served.
             module = await load("delaymq.server.api.app")
@@ -250,8 +263,10 @@ class BrokerServer:
             problems.append(str(self.broker.store.failure))
         if self.replica is not None:
             problems += self.replica.problems()
-        if self.replica is not None and not self.replica.is_master:
-            return problems
+            if not self.replica.is_master:
+                return problems
+        if self.plain_slave is not None:
+            return problems + self.plain_slave.problems()
         if not self.registration.is_registered:
             problems += [f"NameServer {link.address}: {link.problem}" for link in self.registration.links]
         return problems
@@ -277,6 +292,8 @@ class BrokerServer:
         self.clock.stop()
         if self.replica is not None:
             await self.replica.stop()
+        if self.plain_slave is not None:
+            await self.plain_slave.stop()
         for server in self._servers:
             server.close()
         self.tls.stop()

@@ -28,12 +28,24 @@ from delaymq.api_types.forecast import Forecast
 from delaymq.api_types.groups import GroupDetails, Groups
 from delaymq.api_types.messages import MessageDetails, Messages
 from delaymq.api_types.pending import Pending, PendingMessages
+from delaymq.api_types.plain_slaves import PlainSlaves
 from delaymq.api_types.replication import Detachable, DetachBody, EpochBody, Replication, SwitchoverBody
 from delaymq.api_types.sends import DescribedSendBody, Sent
 from delaymq.api_types.store import Files, PinBody, PinHeld, PinReleased, Positions, Starts, Store
 from delaymq.api_types.topics import TopicDetails, Topics
 from delaymq.api_types.totals import Totals
-from delaymq.server.api import cluster, config, delay_settings, groups, log_level, openapi, replication, topics, totals
+from delaymq.server.api import (
+    cluster,
+    config,
+    delay_settings,
+    groups,
+    log_level,
+    openapi,
+    plain_slaves,
+    replication,
+    topics,
+    totals,
+)
 from delaymq.server.api.broker import BrokerHttp
 from delaymq.server.api.delay import DelayHttp
 from delaymq.server.api.delay_changes import DelayChangesHttp
@@ -61,6 +73,10 @@ ROUTES: Final[tuple[Route, ...]] = (
         *(log_level.set_log_level, LogLevel),
         body=log_level.LogLevelChange,
         described=LogLevelBody,
+    ),
+    get(
+        *("/api/v1/plain-slaves", "Replication to and from RocketMQ's brokers"),
+        *(plain_slaves.plain_slaves, PlainSlaves),
     ),
     get("/api/v1/drain", "State of draining", BrokerHttp.drain, Drain),
     post(
