@@ -3,6 +3,7 @@
 import { brokerNow, get } from "./api.js";
 import { h } from "./dom.js";
 import { bytes, count, counted, duration, percent, rate, time, until } from "./format.js";
+import { groupState } from "./group-state.js";
 import { badge, bar, empty, groupLink, heading, link, loading, section, sparkline, table, tile } from "./parts.js";
 
 const TOTALS_POLL_MS = 2_000;
@@ -23,7 +24,7 @@ const rates = { bootId: null, last: null, stored: [], delivered: [], pulled: [] 
 
 /** #/ */
 export function overviewScreen(view) {
-  const seen = { totals: null, cluster: null, groups: null };
+  const seen = { totals: null, cluster: null, groups: null, about: null, replication: null };
   const draw = () => {
     if (seen.totals === null) return;
     view.render(
@@ -36,6 +37,7 @@ export function overviewScreen(view) {
         section("Brokers", {}, seen.cluster === null ? loading() : brokers(seen.cluster)),
         section("NameServers", {}, seen.cluster === null ? loading() : nameServers(seen.cluster)),
       ),
+      seen.replication === null ? null : groupState(seen.replication),
       section("Groups with lag", { beside: link("#/groups", "All groups") }, seen.groups === null ? loading() : behind(seen.groups)),
     );
   };
@@ -44,9 +46,20 @@ export function overviewScreen(view) {
     if (name === "totals") remember(seen.totals);
     draw();
   };
+  const keepReplication = async (signal) => {
+    // The long response, which states whether there is a group, is read only once per start of the broker.
+    if (seen.about === null || (seen.totals !== null && seen.totals.bootId !== seen.about.bootId)) {
+      seen.about = await get("broker", {}, signal);
+      seen.replication = null;
+    }
+    if (seen.about.replication === null) return;
+    seen.replication = await get("replication", {}, signal);
+    draw();
+  };
   view.render(heading("Overview"), loading());
   view.poll(TOTALS_POLL_MS, keep("totals", "totals", {}));
   view.poll(CLUSTER_POLL_MS, keep("cluster", "cluster", {}));
+  view.poll(CLUSTER_POLL_MS, keepReplication);
   view.poll(GROUPS_POLL_MS, keep("groups", "groups", { limit: GROUPS_ASKED }));
 }
 
