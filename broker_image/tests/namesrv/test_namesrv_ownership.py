@@ -138,6 +138,22 @@ def test_promoted_member_replaces_the_master_of_its_group_immediately(world: Wor
     assert member(world, 3, 2).register("T").code == 1
 
 
+def test_promoted_replica_moves_its_address_to_the_id_of_the_master(world: World) -> None:
+    member(world, 1, 1).register("T")
+    replica = member(world, 2, 1)
+    replica.broker_id = 2
+    assert replica.register().code == 0
+    assert addresses(world) == {"0": "10.0.0.1:10911", "2": "10.0.0.2:10911"}
+    assert member(world, 2, 1).register("T").code == 1, "in the same epoch"
+    assert member(world, 2, 2).register("T").code == 0
+    assert addresses(world) == {"0": "10.0.0.2:10911"}
+    former = member(world, 1, 2)
+    former.broker_id = 1
+    assert former.register().code == 0
+    assert addresses(world) == {"0": "10.0.0.2:10911", "1": "10.0.0.1:10911"}
+    assert world.broker("other", address="10.0.0.1:10911", more={"epoch": "9", **TOKENS}).register("T").code == 1
+
+
 @pytest.mark.parametrize("tokens", [{}, {"groupTokens": ""}, {"groupTokens": "e" * 32}])
 def test_stranger_takes_over_no_group(world: World, tokens: dict[str, str]) -> None:
     member(world, 1, 3).register("T")

@@ -47,6 +47,10 @@ class Store(Versioned):
     minimum_reader: int = 1
     """Lowest format version of programs that may interpret the log, as in state.json; brokers that do not state it have
     stores of version 1."""
+    boot_id: str = ""
+    """Id of the broker's start; empty for brokers that do not state it."""
+    member: str = ""
+    """Name of the member of a replicated group; empty without replicas."""
 
 
 class Positions(Versioned):

@@ -15,6 +15,7 @@ from delaymq.broker.groups.offset_commits import OffsetCommits
 from delaymq.broker.groups.queue_locks import QueueLocks
 from delaymq.broker.groups.slow_readers import SlowReaders
 from delaymq.broker.pull.arrival_notifier import OnArrival
+from delaymq.broker.pull.group_readers import GroupReaders
 from delaymq.broker.pull.queue_reader import PropertyWork
 from delaymq.broker.requests.results import Deferred, RelayedRequests, ReplicaWait, Result, TimeSliced
 from delaymq.broker.requests.session import Session
@@ -121,6 +122,8 @@ class Broker:
         """Role of a replica; None: the broker acts on its own."""
         self.master_name: Callable[[], str] = lambda: "the group's master"
         """Returns the name of the broker that a replica follows, with its address."""
+        self.readers = GroupReaders()
+        """Members of the broker's group that respond to pulls."""
         self.waits_for_flush = config.flush_disk_type == "SYNC_FLUSH"
         self.waits_for_replicas = False
         """Whether responses wait until replicas have the message (SYNC_MASTER)."""

@@ -27,6 +27,11 @@ def member_name(name: str) -> None:
         raise ConfigError(f"{name[:_SHOWN]!r} is not a name: use 1 to 64 characters A-Z, a-z, 0-9, ., _ and -")
 
 
+def _optional_address(text: str) -> None:
+    if text:
+        parse_address(text)
+
+
 def parse_members(text: str) -> dict[str, tuple[str, int]]:
     """Parse `name=host:port`, separated by `;`, as addresses by name."""
     members: dict[str, tuple[str, int]] = {}
@@ -74,6 +79,14 @@ class ReplicationKeys:
         "file with the secret by which the members of the group recognise each other, one per line: the first is used,"
         " all are accepted; reloaded when it changes",
         ours=True,
+    )
+
+    replica_address: str = text(
+        "",
+        "address at which consumers reach this member while it is a replica, as `host:port`; empty: its address in"
+        " `haMembers`",
+        ours=True,
+        check=_optional_address,
     )
 
     broker_role: str = choice(

@@ -155,6 +155,9 @@ class Ownership:
         known = self._young_at(claim.address, claim.seen_ms)
         if known is None or known.place == claim.place or self._is_alone(known, claim):
             return
+        is_member = known.place[0] == claim.place[0] and not claim.tokens.isdisjoint(known.tokens)
+        if is_member and claim.epoch > known.epoch:
+            return  # a replica that was registered as a slave was promoted, or a former master has become a replica
         if not claim.signed or (known.signed and known.place[0] != claim.place[0]):
             raise OwnedError(
                 ResponseCode.SYSTEM_ERROR,

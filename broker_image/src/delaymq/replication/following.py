@@ -92,6 +92,15 @@ class Following:
         """Whether the master stated last that it counts this member."""
         return self.stage is Stage.LIVE and self._counted_at >= 0
 
+    @property
+    def is_current(self) -> bool:
+        """Whether this member is counted, and knows as confirmed what was confirmed before the epoch or in the session.
+
+        What was confirmed before the epoch lies before its start.
+        """
+        log = self._local.log
+        return self.is_counted and log.confirmed >= max(self._confirmed, log.history[-1].start)
+
     # Beginning
 
     def on_accept(self, sender: str, accept: Accept) -> str:

@@ -189,6 +189,16 @@ class Member:
             and epoch == self._local.epoch
         )
 
+    @property
+    def may_read(self) -> bool:
+        """Whether this member knows at least as much as confirmed as any member that was master before.
+
+        That is a replica in sync, or a master that has confirmed its log up to the start of its epoch.
+        """
+        if self._leading is not None:
+            return self._local.log.confirmed >= self._leading.start
+        return self.role is Role.FOLLOWER and self._following.is_current
+
     def may_store(self) -> bool:
         """Return whether a send may be stored; otherwise, it is refused with 14."""
         leading = self._leading

@@ -196,9 +196,13 @@ class BrokerServer:
         """
         self.registration.group = GroupClaim(epoch, tokens)
         self.clock.start()
-        self.registration.start()
+        self.registration.start(insists=epoch > 0)
         if self.plain_slaves is not None:
             self.plain_slaves.start()
+
+    def stop_leading(self) -> None:
+        """Register no longer: another member of the group may have registered as the master."""
+        self.registration.withdraw()
 
     def hold(self, *, held: bool) -> None:
         """Hold all requests, or handle those that were held."""
@@ -253,6 +257,11 @@ class BrokerServer:
     def http_connections(self) -> int:
         """Number of open HTTP connections."""
         return self._http.connections if self._http is not None else 0
+
+    @property
+    def log_id(self) -> str:
+        """Id of the log: the store's, or that of the group."""
+        return self.broker.store.store_id if self.replica is None else self.replica.log_id
 
     def not_ready(self) -> list[str]:
         """Return the reasons why the broker is not ready, as sentences; empty if it is ready."""

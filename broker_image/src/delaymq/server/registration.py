@@ -30,6 +30,10 @@ FIRST_BACKOFF_S: Final = 0.1
 MAX_BACKOFF_S: Final = 2.0
 """Maximum interval between attempts to reach a NameServer; its name is resolved each time."""
 UNREGISTER_TIMEOUT_MS: Final = 3_000
+INSISTING_S: Final = 20.0
+"""Time for which a new master repeats its registration: its predecessor may have been suspended, and may register once
+more when it continues."""
+INSISTING_INTERVAL_S: Final = 2.0
 MAX_ANNOUNCED_AT_ONCE: Final = 16
 """Maximum pending registrations of changed topics that expect a response, whose order configuration is used."""
 
@@ -46,6 +50,13 @@ class GroupClaim(NamedTuple):
 NO_GROUP: Final = GroupClaim(0, ())
 
 
+class Place(NamedTuple):
+    """Id and address under which a broker is registered."""
+
+    broker_id: int
+    address: str
+
+
 class NameServerLink:
     """Connection to one NameServer. Its task runs until it is cancelled."""
 
@@ -57,9 +68,17 @@ class NameServerLink:
         account: RegistrationAccount,
         leads: Callable[["NameServerLink"], bool] = lambda link: True,
         group: Callable[[], "GroupClaim"] = lambda: NO_GROUP,
+        place: Place | None = None,
     ) -> None:
-        """`leads` returns whether this NameServer's order configuration is used, as those of NameServers may differ."""
+        """`leads` returns whether this NameServer's order configuration is used, as those of NameServers may differ.
+
+        `place`: that of a replica, which is registered without topics. None: the broker's own.
+        """
         self._group = group
+        self._place = place or Place(broker.config.broker_id, broker.address)
+        self._topics: dict[str, TopicConfig] | None = None if place is None else {}
+        self.insists_until = 0.0
+        """Loop time until which the registration is repeated at short intervals."""
         self.address = host_and_port(host, port)
         self.registered = False
         """Whether this NameServer has accepted a registration since startup."""
@@ -110,18 +129,21 @@ class NameServerLink:
                 await self._register(self._connection)
             is_due = True
             try:
-                async with asyncio.timeout(self._broker.config.register_name_server_period / 1000):
+                insists = asyncio.get_running_loop().time() < self.insists_until
+                period_s = self._broker.config.register_name_server_period / 1000
+                async with asyncio.timeout(INSISTING_INTERVAL_S if insists else period_s):
                     await self._wanted.wait()
             except TimeoutError:
-                is_due = self._broker.config.force_register
+                is_due = insists or self._broker.config.force_register
             if self._connection.closing:
                 raise ServerGoneError(self.address)
 
     async def _is_outdated(self, connection: RemotingConnection) -> bool:
         """Query whether the NameServer's topics are outdated; if not, the query itself renews the registration."""
         broker = self._broker
+        config, place = broker.config, self._place
         header = QueryDataVersionRequestHeader(
-            broker.config.broker_name, broker.address, broker.config.broker_cluster_name, broker.config.broker_id
+            config.broker_name, place.address, config.broker_cluster_name, place.broker_id
         )
         command = request_command(RequestCode.QUERY_DATA_VERSION, header.to_fields(), broker.topics.version.encode())
         answer = await connection.request(command, broker.config.register_broker_timeout_mills)
@@ -134,7 +156,7 @@ class NameServerLink:
         if keys is not None and keys != self._signed_by:
             await self._account.sign_requests(connection, keys, timeout_ms)
             self._signed_by = keys
-        command = register_command(broker, broker.register_body(), self._group())
+        command = register_command(broker, broker.register_body(self._topics), self._group(), self._place)
         answer = await connection.request(command, broker.config.register_broker_timeout_mills)
         if answer.code != ResponseCode.SUCCESS:
             raise RequestError(answer.code, answer.remark or "the registration was rejected")
@@ -181,9 +203,9 @@ class NameServerLink:
 
     async def unregister(self) -> None:
         """Unregister the broker from the NameServer."""
-        broker = self._broker
+        config, place = self._broker.config, self._place
         header = UnRegisterBrokerRequestHeader(
-            broker.config.broker_name, broker.address, broker.config.broker_cluster_name, broker.config.broker_id
+            config.broker_name, place.address, config.broker_cluster_name, place.broker_id
         )
         command = request_command(RequestCode.UNREGISTER_BROKER, header.to_fields())
         if self._connection is not None:
@@ -212,11 +234,15 @@ class ServerGoneError(TransportError):
 class Registration:
     """Registrations of one broker with all its NameServers."""
 
-    def __init__(self, broker: "Broker", name_servers: tuple[tuple[str, int], ...]) -> None:
+    def __init__(
+        self, broker: "Broker", name_servers: tuple[tuple[str, int], ...], replica_place: Place | None = None
+    ) -> None:
+        """`replica_place`: register a replica there, instead of the broker with its topics."""
         self._broker = broker
+        self._is_replica = replica_place is not None
         self._account = RegistrationAccount(broker.config.namesrv_account_file)
         self.links = [
-            NameServerLink(broker, host, port, self._account, self._leads, lambda: self.group)
+            NameServerLink(broker, host, port, self._account, self._leads, lambda: self.group, replica_place)
             for host, port in name_servers
         ]
         self._tasks: list[asyncio.Task[None]] = []
@@ -225,10 +251,13 @@ class Registration:
         self._changed: dict[str, TopicConfig] = {}
         self._told_soon = False
 
-    def start(self) -> None:
-        """Start registering, and watch for changed topics."""
+    def start(self, *, insists: bool = False) -> None:
+        """Start registering, and watch for changed topics. `insists`: repeat it at short intervals at first."""
+        for link in self.links if insists else ():
+            link.insists_until = asyncio.get_running_loop().time() + INSISTING_S
         self._tasks = [asyncio.create_task(link.run(), name=f"register {link.address}") for link in self.links]
-        self._broker.topics.changed = self.topic_changed
+        if not self._is_replica:
+            self._broker.topics.changed = self.topic_changed
 
     @property
     def is_registered(self) -> bool:
@@ -236,7 +265,7 @@ class Registration:
         return not self.links or any(link.registered for link in self.links)
 
     def _leads(self, link: NameServerLink) -> bool:
-        return next((each for each in self.links if each.problem is None), None) is link
+        return not self._is_replica and next((each for each in self.links if each.problem is None), None) is link
 
     def topic_changed(self, topic: TopicConfig) -> None:
         """Register a changed topic at the end of this loop iteration, together with others."""
@@ -257,6 +286,12 @@ class Registration:
         for link in self.links:
             link.announce(register_command(self._broker, command_body, self.group))
 
+    def withdraw(self) -> None:
+        """Send no further registration: another broker takes the place of this one."""
+        if not self._is_replica:
+            self._broker.topics.changed = None
+        self._cancel()
+
     async def unregister(self) -> None:
         """Unregister the broker from all NameServers."""
         self._cancel()
@@ -264,8 +299,7 @@ class Registration:
 
     async def stop(self) -> None:
         """Stop registering and close the connections without unregistering; the routes stay for their grace period."""
-        self._broker.topics.changed = None
-        self._cancel()
+        self.withdraw()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         for link in self.links:
             link.close()
@@ -275,15 +309,18 @@ class Registration:
             task.cancel()
 
 
-def register_command(broker: "Broker", body: bytes, group: "GroupClaim" = NO_GROUP) -> Command:
-    """Return request 103 with this body."""
+def register_command(
+    broker: "Broker", body: bytes, group: "GroupClaim" = NO_GROUP, place: Place | None = None
+) -> Command:
+    """Return request 103 with this body, for the broker itself, or for another place."""
     config = broker.config
+    broker_id, address = place or (config.broker_id, broker.address)
     header = RegisterBrokerRequestHeader(
         config.broker_name,
-        broker.address,
+        address,
         config.broker_cluster_name,
         host_and_port(config.broker_ip2, broker.ha_port),
-        config.broker_id,
+        broker_id,
         config.compressed_register,
         body_crc32(body),
         group.epoch or None,

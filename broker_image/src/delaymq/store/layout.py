@@ -33,6 +33,8 @@ MANAGED_VERSION = 4
 start with the latter, and would end a repeating message with its first run."""
 DELETED_TOPICS = "deleted_topics.json"
 """File in delaymq/: topic → log end at its deletion."""
+RESTORED = "restored.json"
+"""File in delaymq/ of a store that was restored from a backup: what it stores is not in the original's log."""
 _STATE = "delaymq/state.json"
 _FOLDERS = ("commitlog", "consumequeue", "index", "config", "delaymq")
 

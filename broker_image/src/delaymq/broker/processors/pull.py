@@ -67,9 +67,12 @@ def pull_message(broker: Broker, session: Session, command: Command) -> Response
         else:
             wait_ms = broker.config.short_polling_time_mills
         deadline_ms = broker.now_ms() + wait_ms if wait_ms > 0 else 0
-    broker.creations.find_group(session, command, header.consumer_group)
+    is_replica = broker.following is not None
+    if not is_replica:
+        broker.creations.find_group(session, command, header.consumer_group)
     result = _pull(broker, header, deadline_ms, session.id, False)
-    if header.sys_flag & COMMIT_OFFSET and header.commit_offset >= 0:
+    # As in RocketMQ, a replica keeps no offsets: consumers commit them with the master, too.
+    if header.sys_flag & COMMIT_OFFSET and header.commit_offset >= 0 and not is_replica:
         broker.committing.commit(header.topic, header.consumer_group, header.queue_id, header.commit_offset)
     return result
 
@@ -78,6 +81,9 @@ def _pull(
     broker: Broker, header: PullMessageRequestHeader, deadline_ms: int, asker: int, final: bool
 ) -> Response | Held:
     """Read the queue once. The pull may be held if `deadline_ms` is not 0 and `final` is False."""
+    is_replica = broker.following is not None
+    if is_replica and not _is_readable(broker, header):
+        return _to_master(broker, header, deadline_ms, asker, final)
     _check_place(broker, header)
     try:
         wanted = filter_of_pull(broker, header, asker)
@@ -86,8 +92,10 @@ def _pull(
     offset = header.queue_offset
     began = perf_counter()
     pulled = read_queue(broker, header.topic, header.queue_id, offset, header.max_msg_nums, wanted)
-    if broker.config.disable_consume_if_consumer_read_slowly:
+    if broker.config.disable_consume_if_consumer_read_slowly and not is_replica:
         _stop_if_slow(broker, header, pulled.behind_bytes)
+    if is_replica and pulled.status is FOUND_NULL:
+        return _to_master(broker, header, deadline_ms, asker, final)
     code = _CODES[pulled.status]
     if pulled.status is NO_MESSAGE_IN_QUEUE and offset == 0:
         code = ResponseCode.PULL_NOT_FOUND
@@ -119,6 +127,36 @@ def _pull(
     )
 
 
+def _is_readable(broker: Broker, header: PullMessageRequestHeader) -> bool:
+    """Return whether this replica can respond to a pull as its master would.
+
+    The replica may know less of the queue than the consumer has read, or have deleted messages that the master still
+    has. A response about the ends of its queue would let the consumer repeat or skip messages.
+    """
+    if not (broker.config.slave_read_enable and broker.readers.is_current()):
+        return False
+    if header.topic not in broker.topics.table or header.consumer_group not in broker.groups.table:
+        return False
+    low, high = broker.store.queue_bounds(header.topic, header.queue_id)
+    return low <= header.queue_offset <= high and high > 0
+
+
+def _to_master(
+    broker: Broker, header: PullMessageRequestHeader, deadline_ms: int, asker: int, final: bool
+) -> Response | Held:
+    """Return the response of RocketMQ's slave that lets a consumer repeat its pull with the master.
+
+    If possible, it is held briefly, since a consumer with an outdated route takes this replica for the master.
+    """
+    offset = header.queue_offset
+    if deadline_ms and not final:
+        resume = partial(_resume, broker, header, deadline_ms, asker)
+        return Held(header.topic, header.queue_id, offset, broker.now_ms(), matches_nothing, resume)
+    fields = {"suggestWhichBrokerId": "0", "nextBeginOffset": str(offset), "minOffset": "0", "maxOffset": str(offset)}
+    remark = "this broker is a replica, which cannot respond to this pull now: repeat it with the group's master"
+    return Response(ResponseCode.PULL_RETRY_IMMEDIATELY, remark, fields)
+
+
 def _later(
     broker: Broker, header: PullMessageRequestHeader, deadline_ms: int, asker: int, final: bool
 ) -> Response | Held:
@@ -137,7 +175,8 @@ def _suggested(broker: Broker, header: PullMessageRequestHeader, pulled: Pulled)
     """Return the id of the broker that the group's next pull should use (slaveReadEnable)."""
     group = broker.groups.table[header.consumer_group]
     is_slow = pulled.behind_bytes > broker.in_memory_bytes
-    return str(group.which_broker_when_consume_slowly if is_slow else group.broker_id)
+    wanted = group.which_broker_when_consume_slowly if is_slow else group.broker_id
+    return str(broker.readers.suggested(wanted, follows=broker.following is not None))
 
 
 def _stop_if_slow(broker: Broker, header: PullMessageRequestHeader, behind_bytes: int) -> None:

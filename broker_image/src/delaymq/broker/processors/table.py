@@ -142,7 +142,6 @@ _OF_MASTERS: Final = _WRITING | {
     RequestCode.LOCK_BATCH_MQ,
     RequestCode.UNLOCK_BATCH_MQ,
     RequestCode.RECALL_MESSAGE,
-    *PULL_CODES,
     RequestCode.QUERY_CONSUMER_OFFSET,
     RequestCode.SEARCH_OFFSET_BY_TIMESTAMP,
     RequestCode.GET_MAX_OFFSET,

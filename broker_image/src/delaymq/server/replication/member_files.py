@@ -19,6 +19,7 @@ from delaymq.replication import Acknowledge, Note, NoteKind
 from delaymq.replication.history import EpochStart, History
 from delaymq.server.errors import ServerError
 from delaymq.store.disk.config_files import ConfigFiles
+from delaymq.store.layout import RESTORED
 
 EPOCHS_FILE: Final = "epochs.json"
 REPLICA_FILE: Final = "replica.json"
@@ -93,6 +94,11 @@ class MemberFiles:
     def epochs(self) -> Epochs | None:
         """Return the epochs; None without a file. ServerError: it is unreadable."""
         return self._load(EPOCHS_FILE, _epochs_in)
+
+    @property
+    def is_restored(self) -> bool:
+        """Whether the store was restored from a backup, possibly before it became that of a member."""
+        return Path(self._files.folder, RESTORED).exists()
 
     def replica(self) -> KnownReplica | None:
         """Return the state of the member when it last ran; None without a file. ServerError: it is unreadable."""

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import secrets
 import time
+import uuid
 from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
@@ -15,16 +16,19 @@ from typing import TYPE_CHECKING, Final, Protocol
 from delaymq.replication import Acknowledge, LogState, Member, Note, NoteKind, Role, Settings
 from delaymq.replication.events import MembersListed, SwitchOver
 from delaymq.replication.history import trimmed
+from delaymq.server.registration import GroupClaim, Place
 from delaymq.server.replication.driver import Driver
 from delaymq.server.replication.handshake import Identity
 from delaymq.server.replication.links import LinkEvent, Links
 from delaymq.server.replication.member_files import Epochs, KnownReplica, MemberFiles, boot_id
+from delaymq.server.replication.readers import ReplicaRegistration
 from delaymq.server.replication.table_messages import TableReceived
 from delaymq.server.replication.tables import TableReplication
 from delaymq.server.tls.outgoing import outgoing_tls
 from delaymq.store.replica.cutting import cut
 from delaymq.store.replica.discarding import discard
 from delaymq.store.replica.rebuilding import rebuild
+from delaymq.transport.addresses import host_and_port
 
 if TYPE_CHECKING:
     from delaymq.broker.broker import Broker
@@ -53,6 +57,9 @@ class Server(Protocol):
 
     def lead(self, epoch: int, tokens: tuple[str, ...]) -> None:
         """Deliver delayed messages, and register with the NameServers, in an epoch and with what members know."""
+
+    def stop_leading(self) -> None:
+        """Register no longer."""
 
     def hold(self, *, held: bool) -> None:
         """Hold all requests, or handle those that were held."""
@@ -152,6 +159,29 @@ class Replica:
             flush_soon=self._flush_soon,
             register_timeout_s=membership.settings.register_timeout_ms / 1_000,
         )
+        broker.readers.is_current = lambda: member.may_read
+        broker.readers.replica_ids = self._replica_ids
+        self._number_members()
+        self.registration = ReplicaRegistration(broker, self._place, self._claim)
+
+    def _place(self) -> Place:
+        """Return the broker id and the address of this member while it is a replica."""
+        address = self._broker.config.replica_address or host_and_port(*self.members[self.name])
+        return Place(self._broker.readers.own_id, address)
+
+    def _claim(self) -> GroupClaim:
+        """Return what a registration states about the group."""
+        config = self._broker.config
+        tokens = self._secret.tokens(config.broker_cluster_name, config.broker_name)
+        return GroupClaim(self.driver.member.epoch, tokens)
+
+    def _number_members(self) -> None:
+        """Give each member a broker id of its own, from 1 on, which does not depend on who is master."""
+        self._ids = {name: number for number, name in enumerate(sorted(self.members), 1)}
+        self._broker.readers.own_id = self._ids.get(self.name, 0)
+
+    def _replica_ids(self) -> list[int]:
+        return [self._ids[name] for name in self.driver.member.in_sync() - {self.name} if name in self._ids]
 
     def _master_name(self) -> str:
         master = self.driver.member.master
@@ -175,12 +205,18 @@ class Replica:
             note = Note(NoteKind.EMPTY, 0, 0)
         elif note is None and known is not None and self._may_have_lost_bytes(known):
             note = Note(NoteKind.LOST_TAIL, 0, 0)
+        store_id = store.store_id if epochs is None else epochs.store_id
+        if epochs is None and store.end_offset and self._files.is_restored:
+            # It lacks what the original stored after the backup, and may have stored other messages since. Under the
+            # original's id, these would look like bytes of epoch 0.
+            note = note or Note(NoteKind.LOST_TAIL, 0, 0)
+            store_id = str(uuid.uuid4())
         self._note = note
         history = () if epochs is None else trimmed(epochs.history, store.end_offset)
         # A snapshot states nothing beyond what was confirmed.
         confirmed = store.recovery.snapshot_end if history else 0
         return LogState(
-            store.store_id if epochs is None else epochs.store_id,
+            store_id,
             history,
             store.end_offset,
             store.flushed_offset,
@@ -221,6 +257,11 @@ class Replica:
         return [f"this replica is not in sync with the master {member.master}" if member.master else "no master"]
 
     @property
+    def log_id(self) -> str:
+        """Id of the log, which all members of the group share."""
+        return self.driver.member.log.store_id
+
+    @property
     def is_master(self) -> bool:
         """Whether this member acts as the broker of the group."""
         return self.driver.member.role is Role.MASTER
@@ -241,6 +282,7 @@ class Replica:
         )
         self.links.start()
         self.driver.start()
+        self.registration.start()
 
     async def hand_over(self) -> None:
         """Let a replica take over before the process ends, if this member is the master.
@@ -268,6 +310,7 @@ class Replica:
 
     async def stop(self) -> None:
         """Take part no longer."""
+        await self.registration.stop()
         await self.driver.stop()
         if self._endpoints is not None:
             await self._endpoints.stop()
@@ -283,6 +326,7 @@ class Replica:
         if members == self.members:
             return
         self.members = dict(members)
+        self._number_members()
         self.links.set_members(members)
         self.driver.handle(MembersListed(frozenset(members)))
 
@@ -303,13 +347,14 @@ class Replica:
         self._tables.lead(epoch)
         self._broker.replicate(waits=self.settings.waits_for_replicas)
         self._broker.store.watch_appends(lambda record: self.driver.grown())
-        config = self._broker.config
-        self._server.lead(epoch, self._secret.tokens(config.broker_cluster_name, config.broker_name))
+        self.registration.leave()
+        self._server.lead(*self._claim())
         self.driver.grown()
 
     def stop_leading(self, reason: str) -> None:
         """Store nothing more, and restart as a replica."""
         self._broker.store.follow(follows=True)
+        self._server.stop_leading()
         self.restart(reason)
 
     def hold(self, held: bool) -> None:

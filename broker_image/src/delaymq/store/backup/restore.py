@@ -22,7 +22,7 @@ from delaymq.store.consume_queue import BLANK_ENTRY, ENTRY_BYTES
 from delaymq.store.disk.files import Files
 from delaymq.store.disk.store_lock import StoreLock
 from delaymq.store.errors import BackupError, StoreLockedError, WrongFolderError
-from delaymq.store.layout import make_folders, new_state, read_state_as_it_is, write_state
+from delaymq.store.layout import RESTORED, make_folders, new_state, read_state_as_it_is, write_state
 from delaymq.store.options import StoreOptions
 from delaymq.store.segments import segment_name
 
@@ -113,6 +113,7 @@ class Restore:
         write_state(files, target, replace(self._state, unfinished=UNFINISHED))
         # The next start rebuilds everything derived from the log, and clamps offsets beyond it.
         files.write(f"{target}/abort", b"")
+        files.write(f"{target}/delaymq/{RESTORED}", b'{"version":1}\n')
         for name, copied in self.manifest.small_files.items():
             self._small_file(name, copied)
         for name, copied in self.manifest.segments.items():

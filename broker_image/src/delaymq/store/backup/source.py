@@ -91,10 +91,18 @@ class FolderSource:
         small_files = {name: data for name in SMALL_FILES if (data := self._small_file(name)) is not None}
         for _ in range(100):
             try:
-                return self._read_state(state.store_id if state is not None else "", small_files)
+                return self._read_state(self._group_id() or (state.store_id if state is not None else ""), small_files)
             except FileNotFoundError:
                 continue  # retention deleted segments between the two reads
         raise BackupError(f"{self._path} changes faster than it can be read: try again later")
+
+    def _group_id(self) -> str:
+        """Return the id of the log that the members of a replicated group share; empty without replicas."""
+        data = self._files.read(f"{self._path}/delaymq/epochs.json")
+        try:
+            return str(json.loads(data)["storeId"]) if data is not None else ""
+        except (ValueError, KeyError, TypeError) as error:
+            raise BackupError(f"{self._path}/delaymq/epochs.json cannot be read ({error}): check the disk") from error
 
     def _read_state(self, store_id: str, small_files: Mapping[str, bytes]) -> SourceState:
         segments = self._reader.segments()

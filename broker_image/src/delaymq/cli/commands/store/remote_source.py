@@ -46,12 +46,17 @@ class RemoteSource:
         self._pinned: int | None = None
         self._renewed_at = 0.0
         self._store_id = ""
+        self._boot_id = ""
+        """Start of the member of a group that is copied; empty without replicas."""
 
     def state(self) -> SourceState:
         """See BackupSource: set a pin, then read the tables, then the end offset."""
         for _ in range(100):
             told = self._get("/api/v1/store", Store)
             self._store_id = told.store_id
+            if self._boot_id and told.boot_id != self._boot_id:
+                raise self._restarted()
+            self._boot_id = told.boot_id if told.member else ""
             if not self._pin(told.start_offset):
                 continue
             files = self._get("/api/v1/store/files", Files)
@@ -87,7 +92,7 @@ class RemoteSource:
         while (told := self._get("/api/v1/store", Store)).end_offset < needed:
             if time.monotonic() > give_up_at:
                 raise BackupError(
-                    f"the broker did not flush its commit log up to offset {needed}: check the broker's log output"
+                    f"the broker did not confirm its commit log up to offset {needed}: check the broker's log output"
                 )
             time.sleep(0.05)
         return told
@@ -104,6 +109,8 @@ class RemoteSource:
                 raise BackupError(
                     f"{self._shown} now reaches another store: give an address that reaches only one broker"
                 )
+            if self._boot_id and reply.headers.get("DelayMQ-Boot-Id") != self._boot_id:
+                raise self._restarted()
             return data
         problem = reply.problem
         if status == 404 and problem.code == "segment_gone":
@@ -184,6 +191,12 @@ class RemoteSource:
         return CommandError(
             f"cannot connect to a broker at {self._shown} ({error}): is it running, and is this its HTTP address?",
             EXIT_UNREACHABLE,
+        )
+
+    def _restarted(self) -> BackupError:
+        return BackupError(
+            f"the member of a replicated group at {self._shown} was restarted, or is now another one, and its log may"
+            " have been cut: run the backup again, which compares the copied data with the log"
         )
 
     def _unusable(self, error: Exception) -> CommandError:

@@ -90,6 +90,7 @@ class StoreHttp:
 
     async def store(self, request: web.Request) -> Store:
         """/api/v1/store: return the segments and the readable range of the log."""
+        self._require_current()
         broker = self._server.broker
         store, config = broker.store, broker.config
         end = store.confirmed_offset
@@ -97,7 +98,9 @@ class StoreHttp:
             format_version=FORMAT_VERSION,
             minimum_reader=required_version(store),
             as_of_ms=broker.now_ms(),
-            store_id=store.store_id,
+            store_id=self._server.log_id,
+            boot_id=self._server.boot_id,
+            member="" if self._server.replica is None else self._server.replica.name,
             broker_name=config.broker_name,
             in_use=True,
             message_delay_level=config.message_delay_level,
@@ -129,7 +132,8 @@ class StoreHttp:
             headers={
                 "Content-Type": "application/octet-stream",
                 "Accept-Ranges": "bytes",
-                "DelayMQ-Store-Id": self._server.broker.store.store_id,
+                "DelayMQ-Store-Id": self._server.log_id,
+                "DelayMQ-Boot-Id": self._server.boot_id,
             },
         )
         answer.content_length = end - start
@@ -182,6 +186,7 @@ class StoreHttp:
 
     async def positions(self, request: web.Request) -> web.StreamResponse:
         """/api/v1/store/positions: send the positions of consumers and schedule, and the bounds of queues."""
+        self._require_current(with_tables=True)
         return await self._in_slices(request, self._position_pieces())
 
     async def _in_slices(self, request: web.Request, text: Iterator[str]) -> web.StreamResponse:
@@ -218,7 +223,7 @@ class StoreHttp:
         head: dict[str, Any] = {
             "formatVersion": FORMAT_VERSION,
             "asOfMs": broker.now_ms(),
-            "storeId": store.store_id,
+            "storeId": self._server.log_id,
             "inUse": True,
             "startOffset": store.min_offset,
             "endOffset": store.confirmed_offset,
@@ -242,12 +247,13 @@ class StoreHttp:
 
     async def files(self, request: web.Request) -> web.StreamResponse:
         """/api/v1/store/files: send the small files as they would be written now, for a backup."""
+        self._require_current(with_tables=True)
         return await self._in_slices(request, self._file_pieces())
 
     def _file_pieces(self) -> Iterator[str]:
         """Yield the JSON text in pieces; the broker may run between them."""
         broker = self._server.broker
-        head = {"formatVersion": FORMAT_VERSION, "asOfMs": broker.now_ms(), "storeId": broker.store.store_id}
+        head = {"formatVersion": FORMAT_VERSION, "asOfMs": broker.now_ms(), "storeId": self._server.log_id}
         yield json.dumps(head)[:-1] + ',"files":{'
         comma = ""
         for name, content in small_files(broker):
@@ -261,6 +267,7 @@ class StoreHttp:
 
     def _find(self, request: web.Request) -> int:
         """Return the segment's first offset; raise ApiError if there is no readable segment."""
+        self._require_current()
         name, store = request.match_info["name"], self._server.broker.store
         if is_segment_name(name):
             base, first = int(name), store.min_offset
@@ -269,6 +276,23 @@ class StoreHttp:
             if base < store.confirmed_offset and (base - first) % store.options.commit_log_file_bytes == 0:
                 return base
         raise ApiError(404, "no_such_segment", "the log has no such segment: see /api/v1/store for the names")
+
+    def _require_current(self, *, with_tables: bool = False) -> None:
+        """Raise ApiError on a member of a group that may know less as confirmed than an earlier response stated.
+
+        `with_tables`: bring everything that is derived from the log up to its end.
+        """
+        replica = self._server.replica
+        if replica is not None and not replica.driver.member.may_read:
+            raise ApiError(
+                503,
+                "not_in_sync",
+                f"member {replica.name} of the group is not in sync with the master: try again,"
+                " or read from another member",
+            )
+        following = self._server.broker.following
+        if with_tables and following is not None:
+            following.decide()
 
     def _readable_end(self, base: int) -> int:
         store = self._server.broker.store

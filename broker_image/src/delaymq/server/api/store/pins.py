@@ -104,6 +104,7 @@ class PinsHttp:
 
     def __init__(self, server: "BrokerServer") -> None:
         broker = server.broker
+        self._server = server
         self._store = broker.store
         self.pins = LeasedPins(self._store.pins, lambda: self._store.min_offset, broker.now_ms)
 
@@ -124,7 +125,7 @@ class PinsHttp:
         except PinRefusedError as error:
             raise ApiError(error.status, error.code, str(error)) from None
         return PinHeld(
-            holder=wanted.holder, offset=wanted.offset, lease_ends_ms=lease_ends_ms, store_id=self._store.store_id
+            holder=wanted.holder, offset=wanted.offset, lease_ends_ms=lease_ends_ms, store_id=self._server.log_id
         )
 
     async def release(self, request: web.Request) -> PinReleased:
