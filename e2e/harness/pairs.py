@@ -94,6 +94,21 @@ class OurPair(Pair):
     def broker(self) -> ServerProcess:
         return self._members["a"]
 
+    @property
+    def http_address(self) -> str:
+        """HTTP address of the first master."""
+        return f"{HOST}:{self._http_ports['a']}"
+
+    @property
+    def replica_http_address(self) -> str:
+        """HTTP address of the replica."""
+        return f"{HOST}:{self._http_ports['b']}"
+
+    @property
+    def replica_port(self) -> int:
+        """Broker port of the replica."""
+        return self._ports["b"]
+
     def start(self) -> None:
         if not self._namesrv.is_running:
             self._namesrv.start()
@@ -102,19 +117,20 @@ class OurPair(Pair):
             if not process.is_running:
                 process.start()
         deadline = time.monotonic() + START_TIMEOUT_S
-        while len(self._state("a").get("inSync", ())) < 2:
-            state = self._state("b")
+        while len(self.state("a").get("inSync", ())) < 2:
+            state = self.state("b")
             if state.get("role") == "Master" and len(state["inSync"]) == 2:
                 self._switch_over(state["epoch"])
             if time.monotonic() > deadline:
-                raise HarnessError(f"the group is not in sync: {self._state('a')}\n{self.broker.log_tail()}")
+                raise HarnessError(f"the group is not in sync: {self.state('a')}\n{self.broker.log_tail()}")
             time.sleep(POLL_S)
 
     def start_replica(self) -> None:
         if not self.replica.is_running:
             self.replica.start()
 
-    def _state(self, name: str) -> dict[str, Any]:
+    def state(self, name: str) -> dict[str, Any]:
+        """Return what a member states about the group; nothing if it does not respond."""
         url = f"http://{HOST}:{self._http_ports[name]}/api/v1/replication"
         try:
             with urllib.request.urlopen(url, timeout=HTTP_TIMEOUT_S) as answer:

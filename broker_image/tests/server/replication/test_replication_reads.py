@@ -21,10 +21,9 @@ READING: dict[str, Any] = {"slave_read_enable": True, "access_message_in_memory_
 
 
 async def knows_tables(replica: GroupMember, master: GroupMember) -> None:
-    """Let a replica have the topics and groups of the master."""
+    """Wait until a replica has the topic, the group and the messages of the master."""
     ours, theirs = replica.running.broker, master.running.broker
-    ours.topics.table.update(theirs.topics.table)
-    ours.groups.table.update(theirs.groups.table)
+    await until(lambda: "T" in ours.topics.table and "G" in ours.groups.table)
     await until(lambda: ours.store.confirmed_offset == theirs.store.end_offset)
 
 
