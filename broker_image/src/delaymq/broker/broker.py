@@ -101,10 +101,8 @@ class Broker:
         """Origin of the configuration."""
         self.on_settings: Callable[[BrokerConfig], None] | None = None
         """Called with each changed configuration."""
-        self.address = parts.address
-        """Address that clients use."""
-        self.ha_port = config.ha_listen_port
-        """Port for plain slaves, as registered."""
+        self.address, self.ha_port = parts.address, config.ha_listen_port
+        """Address that clients use, and port for plain slaves, as registered."""
         self.store_host = parts.store_host
         self.message_id_prefix = parts.store_host.hex().upper()
         self.activity = GroupActivity(parts.stats.boot_ms)
