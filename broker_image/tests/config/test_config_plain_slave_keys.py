@@ -7,6 +7,7 @@ from delaymq.config import BrokerConfig
 from delaymq.config.build import build
 from delaymq.config.errors import ConfigError
 from delaymq.config.plain_slave_keys import MAX_NETWORKS, parse_networks
+from delaymq.config.running import FORBIDDEN_KEYS
 
 
 def test_networks_contain_addresses() -> None:
@@ -24,6 +25,11 @@ def test_other_addresses_are_refused(text: str) -> None:
 def test_too_many_networks_are_refused() -> None:
     with pytest.raises(ConfigError, match="are too many"):
         parse_networks("10.0.0.1;" * (MAX_NETWORKS + 1))
+
+
+def test_who_may_copy_the_log_is_not_decided_over_the_network() -> None:
+    keys = {"haPlainSlaves", "haPlainSlaveAddresses", "haMasterAddress", "haMasterBrokerAddress", "haListenPort"}
+    assert keys <= FORBIDDEN_KEYS
 
 
 def test_slaves_need_addresses() -> None:

@@ -45,7 +45,6 @@ class PlainSlaveKeys:
     ha_plain_slave_addresses: str = text(
         "",
         "IP addresses of plain slaves, or networks such as `10.0.0.0/24`, separated by `;`",
-        hot=True,
         ours=True,
         check=parse_networks,
     )

@@ -25,8 +25,9 @@ _FORBIDDEN_PREFIXES: Final = ("tls.", "replicaRegister", "replicaEndpoint")
 FORBIDDEN_KEYS: Final = frozenset(
     """
     abortFile aclAdminNeedsTls aclConfigPath aclEnable brokerClusterName brokerConfigPath brokerIP1 brokerIP2 brokerId
-    brokerName configBlackList configStorePath fastPortEnable haListenPort haMasterAddress haMemberName haSecretFile
-    httpHost httpNames httpPort httpToken httpTokenFile kvConfigPath listenHost listenPort namesrvAccountFile
+    brokerName configBlackList configStorePath fastPortEnable haListenPort haMasterAddress haMasterBrokerAddress
+    haMemberName haPlainSlaveAddresses haPlainSlaves haSecretFile httpHost httpNames httpPort httpToken httpTokenFile
+    kvConfigPath listenHost listenPort namesrvAccountFile
     namesrvAclConfigPath namesrvAddr
     readOnlyCommitLogStorePaths rmqAddressServerDomain rmqAddressServerSubGroup rocketmqHome storeCheckpoint
     storePathCommitLog storePathConsumeQueue storePathDLedgerCommitLog storePathIndex storePathRootDir

@@ -58,6 +58,9 @@ def test_slave_serves_no_clients_and_delivers_nothing(tmp_path: Path) -> None:
                 client = await BrokerPeer.connect(slave.port)
                 answer = await client.send("T")
                 assert answer.code == 14
+                pulled = await client.pull("T", 0, wait_ms=0)
+                assert pulled.code != 0
+                assert not pulled.body
                 assert not slave.registration.is_registered or not slave.registration.links
                 peer.connection.close()
                 client.connection.close()
