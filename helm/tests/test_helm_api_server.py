@@ -141,7 +141,12 @@ def test_operator_has_its_permissions_in_all_namespaces(release: Release, prepar
             assert may(prepared, account, verb, one.group, one.resource, namespace, name), (verb, one)
     assert not may(prepared, account, "list", "", "secrets", "")
     assert not may(prepared, account, "bind", "rbac.authorization.k8s.io", "clusterroles", "", "edit")
+    assert not may(prepared, account, "escalate", "rbac.authorization.k8s.io", "roles", "")
+    # It grants brokers the change of their Leases, so it may change any.
+    assert may(prepared, account, "update", "coordination.k8s.io", "leases", release.namespace, "of-another")
+    release.upgrade("--set", "rbac.replication=false")
     assert not may(prepared, account, "update", "coordination.k8s.io", "leases", release.namespace, "of-another")
+    assert may(prepared, account, "update", "coordination.k8s.io", "leases", release.namespace, "delaymq-operator")
 
 
 def test_operator_of_listed_namespaces_may_only_remove_finalizers_elsewhere(
@@ -180,7 +185,8 @@ def test_operator_binds_the_spark_role_without_holding_its_permissions(
 
 
 def test_admin_of_one_namespace_can_install_for_it(helm: Helm, cluster: ApiServer) -> None:
-    """The role `admin` of a namespace suffices, except for analytics: it does not permit binding their role.
+    """The role `admin` of a namespace suffices, except for analytics and replicas: it does not permit binding their
+    roles.
 
     The CRDs exist already, and no other object is cluster-scoped.
     """
@@ -190,7 +196,7 @@ def test_admin_of_one_namespace_can_install_for_it(helm: Helm, cluster: ApiServe
     rules = [
         {"apiGroups": [one.group], "resources": [one.resource], "verbs": ["*"]}
         for one in PERMISSIONS
-        if not one.analytics
+        if not one.analytics and not one.replication
     ]
     # Neither bind nor escalate, as in `admin`.
     usual = ["get", "list", "watch", "create", "update", "patch", "delete", "deletecollection"]
@@ -212,7 +218,9 @@ def test_admin_of_one_namespace_can_install_for_it(helm: Helm, cluster: ApiServe
     here = ("--skip-crds", "--set", f"watchNamespaces={{{namespace}}}", "--replace", *as_tenant)
     with pytest.raises(HelmError, match=r"attempting to grant (.|\n)*sparkapplications"):
         made.install(*here)
-    notes = made.install(*here, "--set", "rbac.analytics=false")
+    with pytest.raises(HelmError, match=r"attempting to grant (.|\n)*endpointslices"):
+        made.install(*here, "--set", "rbac.analytics=false")
+    notes = made.install(*here, "--set", "rbac.analytics=false,rbac.replication=false")
     assert f"watches these namespaces: {namespace}" in notes
     made.uninstall()
 
