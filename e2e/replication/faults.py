@@ -140,12 +140,13 @@ def _kill_ahead(site: Site) -> None:
     group.processes[site.master].start()
 
 
+KILL_ALL = "kill all members"
 FAULTS: dict[str, Callable[[Site], None]] = {
     "kill the master": lambda site: _kill(site, site.master),
     "suspend the master": lambda site: _suspend_member(site, site.master),
     "kill a replica": lambda site: _kill(site, site.replica),
     "suspend a replica": lambda site: _suspend_member(site, site.replica),
-    "kill all members": _kill_all,
+    KILL_ALL: _kill_all,
     "lose packets of the master": _lossy,
     "the master does not reach replicas": lambda site: _one_way(site, site.master, is_outgoing=True),
     "replicas do not reach the master": lambda site: _one_way(site, site.master, is_outgoing=False),

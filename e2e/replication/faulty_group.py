@@ -35,8 +35,9 @@ class Lead:
     """What a member alone may have stored: the others had less of its log when they lost it."""
 
     host: str
+    from_s: float
     until_s: float
-    """Monotonic time after which it stored nothing more without them."""
+    """Monotonic times between which it may have stored something without them."""
     ends: dict[str, int]
     """Ends of the others' logs at the beginning of the fault, or a little earlier."""
 
@@ -181,8 +182,10 @@ class FaultyGroup:
     def alone(self, name: str) -> Iterator[None]:
         """Note what a member may store alone in this context. It begins when the fault does."""
         ends = {each: log_end(self.store(each)) for each in NAMES if each != name}
+        from_s = time.monotonic()
         yield
-        self.leads.append(Lead(host=self.addresses[name][0], until_s=time.monotonic(), ends=ends))
+        lead = Lead(host=self.addresses[name][0], from_s=from_s, until_s=time.monotonic(), ends=ends)
+        self.leads.append(lead)
 
     def fill_disk(self) -> None:
         """Fill the small disk, to which its member writes meanwhile."""

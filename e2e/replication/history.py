@@ -82,6 +82,16 @@ class End:
     outcome: Outcome
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moved:
+    """Response that the offset of a pull is outside the queue."""
+
+    member: str
+    """Host of the member that responded."""
+    at_s: float
+    text: str
+
+
 @dataclass
 class History:
     """All requests and received messages, in the order of the responses."""
@@ -95,7 +105,9 @@ class History:
     """Committed offsets of consumers that a master had lost, or never received."""
     commits: int = 0
     """Number of acknowledged commits of offsets."""
-    moved: list[str] = field(default_factory=list)
+    read_from_replicas: int = 0
+    """Number of responses of replicas with messages."""
+    moved: list[Moved] = field(default_factory=list)
     """Pulls whose position the broker did not accept."""
 
     @property

@@ -111,6 +111,7 @@ def judge(
             "transactions": len(log.halves),
             "read": sum(map(len, history.seen.values())),
             "committed offsets": history.commits,
+            "responses of replicas": history.read_from_replicas,
         },
         breaches={name: found for name, found in breaches.items() if found},
         lost=lost,
@@ -134,6 +135,7 @@ def without(history: History, is_gone: Callable[[Send | Cancel], bool]) -> Histo
         seen=history.seen,
         offsets=history.offsets,
         commits=history.commits,
+        read_from_replicas=history.read_from_replicas,
         moved=history.moved,
     )
 
@@ -235,7 +237,7 @@ def _judge_order(history: History, known: dict[str, Send], log: _Log) -> None:
 def _judge_consumers(history: History, log: _Log) -> None:
     breaches = log.breaches
     breaches["committed offset"] = list(history.offsets)
-    breaches["position beyond the end of a queue"] = list(history.moved)
+    breaches["position beyond the end of a queue"] = [moved.text for moved in history.moved]
     for queue_id, found in history.seen.items():
         for expected, record in enumerate(found):
             if record.queue_offset != expected:

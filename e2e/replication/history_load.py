@@ -11,7 +11,7 @@ import itertools
 import random
 import threading
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -30,6 +30,7 @@ from replication.history import (
     End,
     History,
     Kind,
+    Moved,
     Outcome,
     Send,
     is_committed,
@@ -46,6 +47,7 @@ DELAYS_MS = (300, 6_000)
 COMMIT, ROLLBACK = 8, 12
 CAN_BE_HELD, HAS_SUBSCRIPTION = 2, 4
 CANCEL_S, TRANSACTION_S, COMMIT_S = 0.03, 0.03, 0.2
+MOVES_S = (0.2, 2.0)
 NEWEST = 200
 
 
@@ -64,6 +66,8 @@ class Mix:
     cancels: bool = True
     transactions: bool = True
     delays_ms: tuple[int, int] = DELAYS_MS
+    reads_replicas: bool = False
+    """Whether consumers also read from replicas."""
 
 
 @dataclass(slots=True)
@@ -78,6 +82,8 @@ class _Position:
     """Newest offset of which a commit was acknowledged."""
     commit_s: float = 0.0
     """Monotonic time of the next commit."""
+    moves_s: float = 0.0
+    """Monotonic time at which it reads from another member."""
 
 
 class HistoryLoad(threading.Thread):
@@ -92,10 +98,12 @@ class HistoryLoad(threading.Thread):
         self._mix = mix
         self._random = random.Random(seed)
         self._numbers = itertools.count()
+        self._positions = [_Position(queue_id) for queue_id in range(QUEUES)]
         self._producing = threading.Event()
         self._consuming = threading.Event()
         self._favoured = 0
         """Index of the member that accepted a request last."""
+        self._compares = True
         self._answers: set[asyncio.Task[None]] = set()
 
     # Control, from other threads.
@@ -108,6 +116,15 @@ class HistoryLoad(threading.Thread):
         """End everything."""
         self._producing.set()
         self._consuming.set()
+
+    @contextlib.contextmanager
+    def without_offsets(self) -> Iterator[None]:
+        """Expect no committed offsets of before: brokers write them to the disk every few seconds."""
+        self._compares = False
+        yield
+        for position in self._positions:
+            position.committed = 0
+        self._compares = True
 
     def read_until(self) -> list[int]:
         """Return the offset after the last message that was received from each queue."""
@@ -146,17 +163,19 @@ class HistoryLoad(threading.Thread):
         """Return an open connection with the member that accepted last, else None after a pause."""
         if connection is not None and not connection.closing:
             return connection
-        favoured = self._favoured
+        return await self._connect(self._addresses[self._favoured])
+
+    async def _connect(self, address: tuple[str, int]) -> RemotingConnection | None:
         try:
-            return await connect(*self._addresses[favoured], timeout_ms=CONNECT_TIMEOUT_MS)
+            return await connect(*address, timeout_ms=CONNECT_TIMEOUT_MS)
         except TransportError:
-            await self._leave(favoured)
+            await self._leave(address[0])
             return None
 
-    async def _leave(self, member: int) -> None:
+    async def _leave(self, host: str) -> None:
         """Try the next member, unless another client has already found one."""
-        if self._favoured == member:
-            self._favoured = (member + 1) % len(self._addresses)
+        if self._addresses[self._favoured][0] == host:
+            self._favoured = (self._favoured + 1) % len(self._addresses)
         await asyncio.sleep(RETRY_S)
 
     async def _ask(
@@ -166,16 +185,15 @@ class HistoryLoad(threading.Thread):
 
         `also` are codes with which a master responds too.
         """
-        favoured = self._favoured
         try:
             answer = await connection.request(command, TIMEOUT_MS)
         except TransportError:
             connection.abort()
-            await self._leave(favoured)
+            await self._leave(_host(connection))
             return None, {}, b""
         if outcome_of(answer.code) is Outcome.REFUSED and answer.code not in also:
             connection.abort()
-            await self._leave(favoured)
+            await self._leave(_host(connection))
         return answer.code, answer.fields, bytes(answer.body or b"")
 
     async def _produce(self) -> None:
@@ -293,13 +311,14 @@ class HistoryLoad(threading.Thread):
     async def _consume(self, queue_id: int) -> None:
         """Read a queue from its beginning. The position is kept here, and its commits are only compared with it."""
         connection: RemotingConnection | None = None
-        seen, position = self.history.seen.setdefault(queue_id, []), _Position(queue_id)
+        seen, position = self.history.seen.setdefault(queue_id, []), self._positions[queue_id]
         also = (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY, ResponseCode.PULL_OFFSET_MOVED)
         while not self._consuming.is_set():
-            former, connection = connection, await self._connection(connection)
+            former, connection = connection, await self._reader(connection, position)
             if connection is None:
                 continue
-            if connection is not former:
+            is_replica = _host(connection) != self._addresses[self._favoured][0]
+            if connection is not former and not is_replica:
                 await self._compare_committed(connection, position)
             if connection.closing:
                 continue
@@ -307,10 +326,25 @@ class HistoryLoad(threading.Thread):
             if code == ResponseCode.SUCCESS:
                 seen += pulled_records(body)
                 position.offset = int(fields["nextBeginOffset"])
-                await self._commit(connection, position)
-            elif code == ResponseCode.PULL_OFFSET_MOVED:
-                self.history.moved.append(f"queue {queue_id} at {position.offset}: {fields}")
+                self.history.read_from_replicas += is_replica
+                if not is_replica:
+                    await self._commit(connection, position)
+            elif code == ResponseCode.PULL_RETRY_IMMEDIATELY:
+                connection.abort()  # a replica directs the consumer to the master
                 await asyncio.sleep(RETRY_S)
+            elif code == ResponseCode.PULL_OFFSET_MOVED:
+                text = f"queue {queue_id} at {position.offset} of {_host(connection)}: {fields}"
+                self.history.moved.append(Moved(member=_host(connection), at_s=time.monotonic(), text=text))
+                await asyncio.sleep(RETRY_S)
+
+    async def _reader(self, connection: RemotingConnection | None, position: _Position) -> RemotingConnection | None:
+        """Return a connection for a pull: with the master, or for a while with any member."""
+        if not self._mix.reads_replicas or time.monotonic() < position.moves_s:
+            return await self._connection(connection)
+        position.moves_s = time.monotonic() + self._random.uniform(*MOVES_S)
+        if connection is not None:
+            connection.abort()
+        return await self._connect(self._random.choice(self._addresses))
 
     async def _commit(self, connection: RemotingConnection, position: _Position) -> None:
         """Commit the offset of a queue from time to time."""
@@ -331,7 +365,7 @@ class HistoryLoad(threading.Thread):
         if code not in (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND):
             return
         stated = int(fields.get("offset", 0))
-        if not position.committed <= stated <= position.asked:
+        if self._compares and not position.committed <= stated <= position.asked:
             member = connection.remote_address
             self.history.offsets.append(
                 f"queue {position.queue_id}: {member} states {stated}, not {position.committed} to {position.asked}"

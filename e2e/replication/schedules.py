@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from harness.commitlog import BadLogError
-from replication.faults import ALL_FAULTS, Site
+from replication.faults import ALL_FAULTS, KILL_ALL, Site
 from replication.faulty_group import CLIENT, ETCD, SMALL_DISK, TEST, FaultyGroup, Lead
-from replication.history import Cancel, History, Outcome, Send
+from replication.history import Cancel, History, Moved, Outcome, Send
 from replication.history_judge import Verdict, judge, without
 from replication.history_load import HistoryLoad, Mix
 from replication.members import LEVEL_TABLE, NAMES, wait_until
@@ -21,6 +21,8 @@ from replication.namespaces import Network
 from replication.relay import NONE, Disturbance
 
 AFTER_FAULT_S = 1.0
+OUTDATED_S = 5.0
+"""Longest time after a fault in which a former master learns that another one leads."""
 COMPLETE_S, JOIN_S = 60.0, 60.0
 
 
@@ -99,6 +101,7 @@ def _run(schedule: Schedule, network: Network, etcd_program: Path, folder: Path)
 
         def judge_now() -> Verdict:
             history = without(load.history, lambda each: schedule.may_lose and _may_be_gone(each, group.leads))
+            history.moved = [moved for moved in history.moved if not _is_outdated(moved, group.leads)]
             return judge(history, group.store(NAMES[0]), LEVEL_TABLE, has_one_clock=has_one_clock)
 
         load.start()
@@ -134,6 +137,11 @@ def _may_be_gone(operation: Send | Cancel, leads: Sequence[Lead]) -> bool:
     )
 
 
+def _is_outdated(moved: Moved, leads: Sequence[Lead]) -> bool:
+    """Whether a response may be that of a former master, which did not know yet that another one leads."""
+    return any(moved.member == lead.host and lead.from_s <= moved.at_s <= lead.until_s + OUTDATED_S for lead in leads)
+
+
 def _disturb(group: FaultyGroup, load: HistoryLoad, schedule: Schedule) -> list[tuple[str, tuple[float, float]]]:
     """Perform the faults, and return each with its beginning and the end of its effects, in monotonic seconds."""
     chance = random.Random(schedule.seed)
@@ -141,11 +149,14 @@ def _disturb(group: FaultyGroup, load: HistoryLoad, schedule: Schedule) -> list[
     periods = []
     for fault in schedule.faults:
         began_s = time.monotonic()
-        ALL_FAULTS[fault](Site(group=group, master=group.record().master, chance=chance, long_s=schedule.long_s))
-        group.heal()
-        group.wait_until_in_sync(f"after: {fault}")
-        now_s = time.monotonic()
-        wait_until(lambda now_s=now_s: load.accepts_since(now_s), f"no send is acknowledged after: {fault}")
+        for relay in group.relays.values():
+            relay.disturbance = schedule.background
+        with load.without_offsets() if fault == KILL_ALL else contextlib.nullcontext():
+            ALL_FAULTS[fault](Site(group=group, master=group.record().master, chance=chance, long_s=schedule.long_s))
+            group.heal()
+            group.wait_until_in_sync(f"after: {fault}")
+            now_s = time.monotonic()
+            wait_until(lambda now_s=now_s: load.accepts_since(now_s), f"no send is acknowledged after: {fault}")
         time.sleep(AFTER_FAULT_S)
         periods.append((fault, (began_s, time.monotonic())))
     return periods

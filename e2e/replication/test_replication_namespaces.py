@@ -33,7 +33,8 @@ def schedule(number: int) -> Schedule:
         seed=f"{SEED} {number}",
         faults=faults,
         long_s=LONG_S if is_long else (2.3, 3.5),
-        mix=Mix(delays_ms=(300, 6_000 if is_long else 3_000)),
+        mix=Mix(delays_ms=(300, 6_000 if is_long else 3_000), reads_replicas=True),
+        settings={"slaveReadEnable": "true"},
         background=DISTURBED if is_long and number % 2 else NONE,
     )
 
