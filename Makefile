@@ -115,7 +115,7 @@ test-compat: test-compat-core test-compat-rest test-crash ## DelayMQ with Rocket
 test-compat-core: $(DEV)
 	$(call suite,compat-core) $(PYTEST_E2E) e2e/compat -m core --junitxml=$(REPORTS)/compat-core.xml
 
-test-compat-rest: $(DEV)
+test-compat-rest: $(DEV) cluster
 	$(call suite,compat) $(PYTEST_E2E) e2e/compat e2e/console -m "not core" --junitxml=$(REPORTS)/compat.xml
 
 test-crash: $(DEV) ## tests with kill -9 at many points in time; short soaks

@@ -121,13 +121,11 @@ class Broker:
         self.master_name: Callable[[], str] = lambda: "the group's master"
         """Returns the name of the broker that a replica follows, with its address."""
         self.readers = GroupReaders()
-        """Members of the broker's group that respond to pulls."""
         self.waits_for_flush = config.flush_disk_type == "SYNC_FLUSH"
         self.waits_for_replicas = False
         """Whether responses wait until replicas have the message (SYNC_MASTER)."""
         self.table_changes: Callable[[bool], int] | None = None
-        """Returns the number of the newest change of a table; with True, after it counted changed offsets as one. None:
-        there are no replicas."""
+        """Returns the number of the newest change of a table; True: count changed offsets as one. None: no replicas."""
         self.answers_wait = self.waits_for_flush
         """Whether responses wait for the disk, for replicas, or for both."""
         self._arrivals = parts.arrivals

@@ -33,7 +33,8 @@ _ASIDE = {
         flushLeastPagesWhenWarmMapedFile messageIndexSafe putMsgIndexHightWater redeleteHangedFileInterval
         transientStorePoolEnable transientStorePoolSize warmMapedFileEnable
         """,
-    "settings of replication, which is not supported yet": """
+    "settings of RocketMQ's slaves; here, a replica counts until it is behind for `haReplicaTimeoutMs`, however many\
+ bytes it lacks, and never corrects offsets": """
         duplicationEnable haSlaveFallbehindMax offsetCheckInSlave
         """,
     "settings of RocketMQ's filter optimisations; here, messages are matched directly": """

@@ -59,13 +59,20 @@ class PlainSlaveKeys:
         check=_address,
     )
     ha_max_bytes_per_second: int = number(
-        100 << 20, 1 << 16, 1 << 40, "limit of the bytes that all plain slaves receive per second", hot=True, ours=True
+        100 << 20,
+        1 << 16,
+        1 << 40,
+        "limit of the bytes of the log that all plain slaves receive per second, and that all members of the group that"
+        " are not in sync receive: with less than what is stored, they never catch up",
+        hot=True,
+        ours=True,
     )
     ha_pin_max_bytes: int = number(
         8 << 30,
         0,
         1 << 50,
-        "bytes at the end of the log that are kept for plain slaves that have not received them",
+        "bytes at the end of the log that are kept for connected plain slaves and replicas that have not received them;"
+        " a replica that needs older ones starts again with an empty log",
         hot=True,
         ours=True,
     )

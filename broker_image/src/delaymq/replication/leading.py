@@ -57,6 +57,9 @@ class Leading:
         self._held_ms = 0
         self._handed_ms: int | None = None
         """Time at which the target was last asked to take over; None while it lacks bytes."""
+        self._credit = 0.0
+        """Bytes that may be sent now to members that are not in the set."""
+        self._credit_ms = local.now_ms
         for name in others:
             local.emit(Send(name, Begun(epoch)))
 
@@ -165,9 +168,21 @@ class Leading:
 
     def _send_log(self, name: str, peer: Peer) -> None:
         settings, end = self._local.settings, self._local.log.end
+        is_limited = self._local.catch_up_bytes_per_s > 0 and name not in self.required()
         while peer.session and 0 <= peer.sent < min(end, peer.next + settings.window_bytes):
+            if is_limited and not self._has_credit():
+                return
             start, peer.sent = peer.sent, min(end, peer.sent + settings.batch_bytes)
+            if is_limited:
+                self._credit -= peer.sent - start
             self._frame(name, peer, start)
+
+    def _has_credit(self) -> bool:
+        """Return whether a member that is not in the set may receive bytes now. `tick` sends what waits."""
+        now_ms, per_s = self._local.now_ms, self._local.catch_up_bytes_per_s
+        self._credit = min(self._credit + (now_ms - self._credit_ms) * per_s / 1_000, per_s / 5)
+        self._credit_ms = now_ms
+        return self._credit > 0
 
     def _frame(self, name: str, peer: Peer, start: int) -> None:
         counted = name in self.required()
@@ -189,6 +204,7 @@ class Leading:
         """Send heartbeats, and end a switchover that takes too long."""
         now_ms, settings = self._local.now_ms, self._local.settings
         for name, peer in self.peers.items():
+            self._send_log(name, peer)
             if peer.session and peer.sent >= 0 and now_ms - peer.beaten_ms >= settings.heartbeat_ms:
                 self._frame(name, peer, peer.sent)
         if self.target and now_ms - self._held_ms >= settings.hand_over_ms:

@@ -30,6 +30,8 @@ class Local:
     epoch: int = 0
     """Highest epoch that is known from the register or from other members."""
     now_ms: int = 0
+    catch_up_bytes_per_s: int = 0
+    """Limit of the bytes that a master sends to all members that are not in the set; 0: none."""
     effects: list[Effect] = field(default_factory=list)
     _serial: int = 0
 

@@ -199,6 +199,13 @@ class Member:
             return self._local.log.confirmed >= self._leading.start
         return self.role is Role.FOLLOWER and self._following.is_current
 
+    def limit_catch_up(self, bytes_per_s: int) -> None:
+        """Limit what a master sends to all members that are not in the set; 0: no limit.
+
+        Members in the set are never limited: the confirmed offset waits for them.
+        """
+        self._local.catch_up_bytes_per_s = bytes_per_s
+
     def may_store(self) -> bool:
         """Return whether a send may be stored; otherwise, it is refused with 14."""
         leading = self._leading

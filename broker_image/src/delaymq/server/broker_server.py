@@ -225,8 +225,8 @@ class BrokerServer:
     def _settings_changed(self, config: BrokerConfig) -> None:
         self._log_level(config)
         self.flow.apply(config)
-        if self.replica is not None and config.members:
-            self.replica.set_members(config.members)
+        if self.replica is not None:
+            self.replica.apply(config)
 
     def _rules_changed(self) -> None:
         self.held_pulls.review()

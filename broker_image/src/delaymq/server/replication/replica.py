@@ -32,6 +32,7 @@ from delaymq.transport.addresses import host_and_port
 
 if TYPE_CHECKING:
     from delaymq.broker.broker import Broker
+    from delaymq.config import BrokerConfig
     from delaymq.server.registers import Register
     from delaymq.server.replication.link import Address
     from delaymq.server.replication.secret import GroupSecret
@@ -105,7 +106,7 @@ class Replica:
 
         `endpoints` receives the address of this member when it becomes master.
         """
-        broker = server.broker
+        broker, config = server.broker, server.broker.config
         self._server = server
         self._broker = broker
         self.settings = membership.settings
@@ -129,9 +130,8 @@ class Replica:
             self._log_state(),
             frozenset(membership.members),
         )
-        identity = Identity(
-            broker.config.broker_cluster_name, broker.config.broker_name, membership.name, server.boot_id
-        )
+        member.limit_catch_up(config.ha_max_bytes_per_second)
+        identity = Identity(config.broker_cluster_name, config.broker_name, membership.name, server.boot_id)
         self.links = Links(
             identity,
             membership.members,
@@ -321,6 +321,12 @@ class Replica:
         """Whether requests are held for a switchover."""
         return self._is_held
 
+    def apply(self, config: BrokerConfig) -> None:
+        """Apply changed settings."""
+        self.driver.member.limit_catch_up(config.ha_max_bytes_per_second)
+        if config.members:
+            self.set_members(config.members)
+
     def set_members(self, members: Mapping[str, Address]) -> None:
         """Replace the members, after a change of the settings."""
         if members == self.members:
@@ -344,12 +350,24 @@ class Replica:
         """Act as the broker of the group."""
         if self._endpoints is not None:
             self._endpoints.publish(epoch)
+        self._broker.store.pins.hold("replicas", self._needed_by_replicas, gives_way=True)
         self._tables.lead(epoch)
         self._broker.replicate(waits=self.settings.waits_for_replicas)
         self._broker.store.watch_appends(lambda record: self.driver.grown())
         self.registration.leave()
         self._server.lead(*self._claim())
         self.driver.grown()
+
+    def _needed_by_replicas(self) -> int | None:
+        """Return the oldest offset that connected replicas have yet to receive; None if retention does not matter.
+
+        A replica that lacks more than `haPinMaxBytes` has to receive the whole log again.
+        """
+        store = self._broker.store
+        oldest = max(store.end_offset - self._broker.config.ha_pin_max_bytes, store.min_offset)
+        replicas = self.driver.member.replicas().values()
+        needed = [each.acknowledged for each in replicas if each.is_connected and each.acknowledged >= oldest]
+        return min(needed, default=None)
 
     def stop_leading(self, reason: str) -> None:
         """Store nothing more, and restart as a replica."""
