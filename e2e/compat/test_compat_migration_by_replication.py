@@ -130,7 +130,8 @@ def test_delaymq_takes_over_from_rocketmq_under_load(new_workbench: NewWorkbench
 
 
 def test_rocketmq_takes_over_from_delaymq_under_load(new_workbench: NewWorkbench, isolated_network: None) -> None:
-    keys = {"haPlainSlaves": "true", "haPlainSlaveAddresses": HOST, "haListenPort": str(ports.free_port())}
+    ha_port = str(ports.free_port())
+    keys = {"haPlainSlaves": "true", "haPlainSlaveAddresses": HOST, "haListenPort": ha_port}
     with OurCluster(config={**CONFIG, **keys}, real_namesrv=True) as ours:
         clients = new_workbench(ours)
         topic, group = clients.topic(queues=QUEUES), clients.group()
@@ -139,8 +140,12 @@ def test_rocketmq_takes_over_from_delaymq_under_load(new_workbench: NewWorkbench
         load = Load(producer, topic, "to-rocketmq")
         try:
             load.wait_for(120)
-            with RealSlave(ours) as slave:
-                until(lambda: len(segments(slave.store_path)) == len(segments(ours.store_path)), "a copy of the log")
+            # With an address of its own, RocketMQ's slave connects 5 s earlier.
+            with RealSlave(ours, config={"haMasterAddress": f"{HOST}:{ha_port}"}) as slave:
+                until(
+                    lambda: any(each["behindBytes"] == 0 for each in ours.ask("plain-slaves")["slaves"]),
+                    "a copy of the log",
+                )
                 load.wait_for(50)
                 ours.stop()
                 assert segments(slave.store_path) == segments(ours.store_path)

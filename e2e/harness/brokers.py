@@ -306,6 +306,13 @@ class OurCluster(Cluster):
         if not namesrv.process.is_running:
             namesrv.start()
 
+    def ask(self, path: str) -> dict[str, Any]:
+        """Return the response of the HTTP API."""
+        url = f"http://{self.http_address}/api/v1/{path}"
+        with urllib.request.urlopen(url, timeout=HTTP_TIMEOUT_S) as answer:
+            found: dict[str, Any] = json.load(answer)
+        return found
+
     def is_ready(self) -> bool:
         """Return whether ``/readyz`` responds with 200."""
         try:
@@ -343,13 +350,6 @@ class OurSlave(OurCluster):
 
     def _start_namesrv(self, namesrv: RealNameServer) -> None:
         """Use the NameServer of the master's cluster."""
-
-    def ask(self, path: str) -> dict[str, Any]:
-        """Return the response of the HTTP API."""
-        url = f"http://{self.http_address}/api/v1/{path}"
-        with urllib.request.urlopen(url, timeout=HTTP_TIMEOUT_S) as answer:
-            found: dict[str, Any] = json.load(answer)
-        return found
 
 
 def write_properties(path: Path, values: Mapping[str, str]) -> Path:
