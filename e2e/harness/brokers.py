@@ -214,12 +214,16 @@ class RealSlave(RealCluster):
     """RocketMQ's broker as a slave of another cluster's broker, with that cluster's NameServer."""
 
     def __init__(
-        self, master: Cluster, *, config: Mapping[str, str] | None = None, store_path: Path | None = None
+        self,
+        master: Cluster,
+        *,
+        config: Mapping[str, str] | None = None,
+        store_path: Path | None = None,
+        jvm_options: Sequence[str] = SMALL_HEAP,
     ) -> None:
         common = {key: value for key, value in master.config.items() if key not in OF_PLAIN_SLAVES}
-        super().__init__(
-            config={**common, **(config or {}), "brokerRole": "SLAVE", "brokerId": "1"}, store_path=store_path
-        )
+        settings = {**common, **(config or {}), "brokerRole": "SLAVE", "brokerId": "1"}
+        super().__init__(config=settings, store_path=store_path, jvm_options=jvm_options)
         self.namesrv_port = master.namesrv_port
 
     def become_master(self, listen_port: int) -> None:

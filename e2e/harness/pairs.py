@@ -16,7 +16,7 @@ from typing import Any
 from delaymq_operator_testing.api_server import find_programs
 from registers.etcd_processes import EtcdCluster
 
-from harness import java, ports
+from harness import ports
 from harness.brokers import (
     BROKER_NAME,
     CLUSTER_NAME,
@@ -26,7 +26,7 @@ from harness.brokers import (
     START_TIMEOUT_S,
     Cluster,
     RealCluster,
-    _directories,
+    RealSlave,
     write_properties,
 )
 from harness.errors import HarnessError
@@ -160,29 +160,8 @@ class RealPair(RealCluster, Pair):
 
     def __init__(self, *, config: Mapping[str, str] | None = None, jvm_options: Sequence[str] = SMALL_HEAP) -> None:
         super().__init__(config=config, jvm_options=jvm_options)
-        self.replica_path = self.base_path / "replica"
-        port = ports.free_broker_port()
-        own = {
-            **self.config,
-            "brokerName": BROKER_NAME,
-            "brokerClusterName": CLUSTER_NAME,
-            "brokerId": "1",
-            "brokerRole": "SLAVE",
-            "brokerIP1": HOST,
-            "brokerIP2": HOST,
-            "listenPort": str(port),
-            "haListenPort": str(port + 1),
-            "namesrvAddr": self.namesrv_address,
-            "storePathRootDir": str(self.replica_path),
-            "storePathCommitLog": str(self.replica_path / "commitlog"),
-        }
-        file = write_properties(self.base_path / "replica.conf", own)
-        home = self.base_path / "replica-home"
-        home.mkdir()
-        options = [*jvm_options, *_directories(home)]
-        main_class = "org.apache.rocketmq.broker.BrokerStartup"
-        command = java.command(java.class_path(self.profile), main_class, "-c", str(file), options=options)
-        self.replica = ServerProcess("the real slave", command, self.base_path / "replica.log", environment={})
+        self._slave = RealSlave(self, jvm_options=jvm_options)
+        self.replica, self.replica_path = self._slave.broker, self._slave.store_path
 
     def start(self) -> None:
         super().start()
@@ -190,12 +169,8 @@ class RealPair(RealCluster, Pair):
 
     def start_replica(self) -> None:
         if not self.replica.is_running:
-            seen_bytes = self.replica.log_size_bytes()
-            self.replica.start()
-            self.replica.wait_until(
-                lambda: "boot success" in self.replica.log_since(seen_bytes), timeout_s=START_TIMEOUT_S
-            )
+            self._slave.start()
 
     def close(self) -> None:
-        self.replica.kill()
+        self._slave.close()
         super().close()
