@@ -58,8 +58,13 @@ if TYPE_CHECKING:
 DRAIN_TIMEOUT_S: Final = 3.0
 """Maximum wait at shutdown for clients to receive their last responses."""
 READ_ONLY: Final = 4
-_CLIENT_CODES: Final = SEND_CODES | PULL_CODES | {RequestCode.HEART_BEAT, RequestCode.QUERY_CONSUMER_OFFSET}
-"""Requests by which a producer or consumer is recognised."""
+_MASTER_CODES: Final = SEND_CODES | {
+    RequestCode.GET_CONSUMER_LIST_BY_GROUP,
+    RequestCode.LOCK_BATCH_MQ,
+    RequestCode.QUERY_CONSUMER_OFFSET,
+    RequestCode.UPDATE_CONSUMER_OFFSET,
+}
+"""Requests of producers and consumers that they send to masters only, unlike pulls and heartbeats."""
 
 _logger = logging.getLogger(__name__)
 
@@ -374,11 +379,11 @@ class BrokerServer:
             flow.note_stall(commands)
 
     def _send_to_master(self, connection: RemotingConnection, commands: list[Command]) -> None:
-        """Close the connection of a producer or consumer, which has the responses of a replica to its requests.
+        """Close the connection of a client that takes this replica for the master, after the responses.
 
         The address of the group leads to the master, but only new connections.
         """
-        if any(command.code in _CLIENT_CODES for command in commands):
+        if any(command.code in _MASTER_CODES for command in commands):
             connection.close()
 
     def _on_fast_commands(self, connection: RemotingConnection, commands: list[Command]) -> None:

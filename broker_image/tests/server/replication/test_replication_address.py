@@ -34,13 +34,14 @@ def test_master_whose_address_is_not_published_is_not_ready(tmp_path: Path) -> N
     run(scenario)
 
 
-def test_replica_closes_connections_of_clients_after_its_responses(tmp_path: Path) -> None:
+def test_replica_closes_connections_of_clients_that_take_it_for_the_master(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with replicated(tmp_path / "g", "ab", publishes=True) as group:
             replica = await BrokerPeer.connect(group["b"].port)
             assert (await replica.send("T")).code == ResponseCode.SERVICE_NOT_AVAILABLE
             await until(lambda: replica.connection.closing)
             tool = await BrokerPeer.connect(group["b"].port)
+            await tool.pull("T", 0, wait_ms=0)
             for _ in range(2):
                 answer = await tool.connection.request(request_command(RequestCode.GET_BROKER_CONFIG, {}))
                 assert answer.code == ResponseCode.SUCCESS
