@@ -28,7 +28,6 @@ from delaymq_operator.manifests.registration import (
     registration_secret,
 )
 from delaymq_operator.manifests.replication import (
-    endpoints_of,
     group_service_account,
     master_endpoint_slice,
     members_text,
@@ -68,7 +67,6 @@ __all__ = [
     "broker_stateful_set",
     "check_settings",
     "component_labels",
-    "endpoints_of",
     "group_external_service",
     "group_service",
     "group_service_account",

@@ -100,14 +100,9 @@ def master_endpoint_slice(
     }
     found["metadata"]["annotations"] = {names.EPOCH_ANNOTATION: "0"}
     found["addressType"] = address_type
-    found["endpoints"] = endpoints_of(address)
+    found["endpoints"] = [{"addresses": [address], "conditions": {"ready": True}}] if address else []
     found["ports"] = slice_ports(service, port)
     return found
-
-
-def endpoints_of(address: str | None) -> list[Manifest]:
-    """Return the only endpoint of a slice, if there is one."""
-    return [{"addresses": [address], "conditions": {"ready": True}}] if address else []
 
 
 def slice_ports(service: Mapping[str, Any], port: int) -> list[Manifest]:

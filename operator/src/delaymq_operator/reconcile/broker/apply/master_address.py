@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from delaymq_operator.api.names import EPOCH_ANNOTATION
-from delaymq_operator.manifests import endpoints_of, listen_port, master_endpoint_slice, slice_ports
+from delaymq_operator.manifests import listen_port, master_endpoint_slice, slice_ports
 from delaymq_operator.reconcile.broker.apply.ensure import check_ours
 from delaymq_operator.reconcile.broker.apply.replication_objects import CHECK_MS
 from delaymq_operator.reconcile.broker.model.broker_pass import BrokerPass, Group
@@ -33,7 +33,7 @@ async def ensure_slice(p: BrokerPass, group: Group, service: Manifest) -> None:
     if not _is_due(p, group, service):
         return
     port = (group.pod.port if group.pod is not None else None) or listen_port(p.broker.spec, group.index)
-    desired = _desired_slice(group, service, port, p)
+    desired = _desired_slice(p, group, service, port)
     live = await p.ctx.kube.get("EndpointSlice", p.namespace, desired["metadata"]["name"])
     if live is None:
         try:
@@ -63,16 +63,14 @@ async def ensure_slice(p: BrokerPass, group: Group, service: Manifest) -> None:
             p.memory.checked_ms.pop(_what(group, service), None)
 
 
-def _desired_slice(group: Group, service: Manifest, port: int, p: BrokerPass) -> Manifest:
+def _desired_slice(p: BrokerPass, group: Group, service: Manifest, port: int) -> Manifest:
+    """Return a slice with the address of the master, or of the only broker; without an endpoint if there is neither."""
     cluster_ip = ((group.service or {}).get("spec") or {}).get("clusterIP") or ""
-    address = group.pod.ip if group.pod is not None else None
-    if group.master is None and any(member.state is not None for member in group.members):
-        address = None
+    address = group.pod.ip if group.pod is not None and not group.masterless else None
     kind = "IPv6" if ":" in (address or cluster_ip) else "IPv4"
     found = master_endpoint_slice(p.broker, group.index, service, port, address, kind)
     if group.master is not None and group.master.state is not None:
         found["metadata"]["annotations"][EPOCH_ANNOTATION] = str(group.master.state.epoch)
-        found["endpoints"] = endpoints_of(address)
     return found
 
 
