@@ -147,7 +147,10 @@ class BrokerConfig(PlainSlaveKeys, RegisterKeys, ReplicationKeys, TlsClientKeys,
         False, "whether a group's SQL92 expressions are applied to its retries as well", hot=True
     )
     slave_read_enable: bool = flag(
-        False, "whether to direct slow consumers to the broker configured in their group", hot=True
+        False,
+        "whether to direct slow consumers to the broker configured in their group, and whether a"
+        " [replica](replication.md#reads) responds to consumers",
+        hot=True,
     )
     disable_consume_if_consumer_read_slowly: bool = flag(
         False, "whether to stop consumption by a group that stays far behind the log's end for 3 minutes", hot=True
