@@ -91,7 +91,7 @@ class Promotions:
 @pytest.mark.parametrize(
     ("count", "promotions", "seconds"),
     [
-        pytest.param(5_000, 2, (4, 11), marks=pytest.mark.timeout(300)),
+        pytest.param(5_000, 2, (3, 8), marks=pytest.mark.timeout(300)),
         pytest.param(100_000, 20, (45, 300), marks=[pytest.mark.long, pytest.mark.timeout(1_800)]),
     ],
 )
