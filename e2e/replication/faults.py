@@ -44,9 +44,9 @@ def _kill(site: Site, name: str) -> None:
     site.group.processes[name].start()
 
 
-def _suspend_member(site: Site, name: str) -> None:
-    with site.group.alone(name):
-        _suspend(site, site.group.processes[name])
+def _suspend_master(site: Site) -> None:
+    with site.group.alone(site.master):
+        _suspend(site, site.group.processes[site.master])
 
 
 def _suspend(site: Site, process: ServerProcess) -> None:
@@ -132,7 +132,7 @@ def _full_disk_of_master(site: Site) -> None:
 def _kill_ahead(site: Site) -> None:
     """The master stores what its replicas do not receive any more, and returns when another one has taken over."""
     group, epoch = site.group, site.group.record().epoch
-    with group.alone(site.master):
+    with group.alone(site.master, is_killed=True):
         group.node(site.master).drop_to(group.others(site.master))
         time.sleep(site.chance.uniform(0.2, 1.2))
         group.processes[site.master].kill()
@@ -143,9 +143,9 @@ def _kill_ahead(site: Site) -> None:
 KILL_ALL = "kill all members"
 FAULTS: dict[str, Callable[[Site], None]] = {
     "kill the master": lambda site: _kill(site, site.master),
-    "suspend the master": lambda site: _suspend_member(site, site.master),
+    "suspend the master": _suspend_master,
     "kill a replica": lambda site: _kill(site, site.replica),
-    "suspend a replica": lambda site: _suspend_member(site, site.replica),
+    "suspend a replica": lambda site: _suspend(site, site.group.processes[site.replica]),
     KILL_ALL: _kill_all,
     "lose packets of the master": _lossy,
     "the master does not reach replicas": lambda site: _one_way(site, site.master, is_outgoing=True),

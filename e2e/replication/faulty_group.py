@@ -40,6 +40,8 @@ class Lead:
     """Monotonic times between which it may have stored something without them."""
     ends: dict[str, int]
     """Ends of the others' logs at the beginning of the fault, or a little earlier."""
+    is_killed: bool
+    """Whether its process ended then. Otherwise, it may take itself for the master for a while longer."""
 
 
 class FaultyGroup:
@@ -175,17 +177,17 @@ class FaultyGroup:
 
     def kill(self, name: str) -> None:
         """Kill a member."""
-        with self.alone(name):
+        with self.alone(name, is_killed=True):
             self.processes[name].kill()
 
     @contextlib.contextmanager
-    def alone(self, name: str) -> Iterator[None]:
+    def alone(self, name: str, *, is_killed: bool = False) -> Iterator[None]:
         """Note what a member may store alone in this context. It begins when the fault does."""
         ends = {each: log_end(self.store(each)) for each in NAMES if each != name}
         from_s = time.monotonic()
         yield
-        lead = Lead(host=self.addresses[name][0], from_s=from_s, until_s=time.monotonic(), ends=ends)
-        self.leads.append(lead)
+        host, until_s = self.addresses[name][0], time.monotonic()
+        self.leads.append(Lead(host=host, from_s=from_s, until_s=until_s, ends=ends, is_killed=is_killed))
 
     def fill_disk(self) -> None:
         """Fill the small disk, to which its member writes meanwhile."""

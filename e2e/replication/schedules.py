@@ -139,7 +139,10 @@ def _may_be_gone(operation: Send | Cancel, leads: Sequence[Lead]) -> bool:
 
 def _is_outdated(moved: Moved, leads: Sequence[Lead]) -> bool:
     """Whether a response may be that of a former master, which did not know yet that another one leads."""
-    return any(moved.member == lead.host and lead.from_s <= moved.at_s <= lead.until_s + OUTDATED_S for lead in leads)
+    return any(
+        moved.member == lead.host and not lead.is_killed and lead.from_s <= moved.at_s <= lead.until_s + OUTDATED_S
+        for lead in leads
+    )
 
 
 def _disturb(group: FaultyGroup, load: HistoryLoad, schedule: Schedule) -> list[tuple[str, tuple[float, float]]]:
