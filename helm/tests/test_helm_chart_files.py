@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from delaymq.server.metrics.exposition import Snapshot
 from delaymq.server.metrics.gather import gather
+from delaymq.server.metrics.replication_facts import ReplicationFacts
 from delaymq_helm_testing.helm_chart import CHART, ROOT, alert_rules, chart_metadata, chart_values, paths_of, project_of
 from delaymq_operator.api.conditions import ConditionType
 from delaymq_operator.settings import OperatorSettings, flag_of
@@ -42,7 +43,9 @@ def metrics_of_the_broker() -> set[str]:
     async def scenario() -> None:
         with TemporaryDirectory() as path:
             async with standalone(Path(path)) as server:
-                families.extend(Snapshot(await gather(server.broker)).collect())
+                gathered = await gather(server.broker)
+                gathered.replication = ReplicationFacts()  # as if it had replicas
+                families.extend(Snapshot(gathered).collect())
 
     run(scenario)
     makers = {"counter": "Counter", "histogram": "Histogram", "gauge": "Gauge"}

@@ -231,9 +231,11 @@ class Leading:
 
     def may_continue(self, renewed_ms: int) -> bool:
         """Return whether the lease is valid, or all required replicas have acknowledged recently."""
+        return self._local.now_ms - renewed_ms < self._local.settings.lease_ms or self.is_heard()
+
+    def is_heard(self) -> bool:
+        """Return whether all required replicas have acknowledged recently."""
         now_ms, settings = self._local.now_ms, self._local.settings
-        if now_ms - renewed_ms < settings.lease_ms:
-            return True
         others = self.required() - {self._local.name}
         recent = [
             name in self.peers

@@ -199,6 +199,13 @@ class Member:
             return self._local.log.confirmed >= self._leading.start
         return self.role is Role.FOLLOWER and self._following.is_current
 
+    @property
+    def may_be_replaced(self) -> bool:
+        """Whether another member may be the master instead of this one: a renewal is missing, and a replica is silent."""
+        settings, leading = self._local.settings, self._leading
+        is_renewed = self._local.now_ms - self._register.renewed_ms < settings.renew_ms * 3 // 2
+        return leading is not None and not (is_renewed or leading.is_heard())
+
     def limit_catch_up(self, bytes_per_s: int) -> None:
         """Limit what a master sends to all members that are not in the set; 0: no limit.
 

@@ -192,3 +192,25 @@ def test_store_of_a_member_is_not_opened_without_replication(tmp_path: Path) -> 
                 BrokerServer.open(config, http=False)
 
     run(scenario)
+
+
+def test_isolated_former_master_does_not_reset_offsets(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with replicated(tmp_path / "g", "ab", QUICK._replace(lease_ms=20_000)) as group:
+            first = next(member for member in group.members.values() if member.is_master)
+            other = next(member for member in group.members.values() if member is not first)
+            peer = await BrokerPeer.connect(first.port)
+            for _ in range(3):
+                assert (await peer.send("T", b"x")).code == ResponseCode.SUCCESS
+            first.isolate()
+            await until(lambda: other.is_master)
+            new = await BrokerPeer.connect(other.port)
+            for _ in range(3):
+                assert (await new.send("T", b"y")).code in (0, 11)
+            assert first.is_master, "its lease is still valid"
+            await until(lambda: first.replica.driver.member.may_be_replaced)
+            answer = await peer.pull("T", 6, wait_ms=100)
+            assert answer.code == ResponseCode.PULL_NOT_FOUND
+            assert answer.fields["nextBeginOffset"] == "6"
+
+    run(scenario)

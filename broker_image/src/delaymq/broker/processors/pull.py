@@ -92,6 +92,9 @@ def _pull(
     offset = header.queue_offset
     began = perf_counter()
     pulled = read_queue(broker, header.topic, header.queue_id, offset, header.max_msg_nums, wanted)
+    if pulled.next_offset < offset and broker.readers.may_be_outdated():
+        # The consumer may have read the rest from a newer master.
+        pulled = pulled._replace(status=OVERFLOW_ONE, next_offset=offset)
     if broker.config.disable_consume_if_consumer_read_slowly and not is_replica:
         _stop_if_slow(broker, header, pulled.behind_bytes)
     if is_replica and pulled.status is FOUND_NULL:

@@ -13,6 +13,8 @@ class GroupReaders:
         """Broker id under which this broker is registered while it is a replica; 0 without a group."""
         self.is_current: Callable[[], bool] = lambda: False
         """Returns whether this replica is in sync, and has everything that its master stated as confirmed."""
+        self.may_be_outdated: Callable[[], bool] = lambda: False
+        """Returns whether another member may be the master instead of this one, and have more messages."""
         self.replica_ids: Callable[[], Collection[int]] = lambda: ()
         """Returns the broker ids of the replicas in sync of this master."""
 

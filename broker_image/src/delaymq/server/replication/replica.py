@@ -160,6 +160,7 @@ class Replica:
             register_timeout_s=membership.settings.register_timeout_ms / 1_000,
         )
         broker.readers.is_current = lambda: member.may_read
+        broker.readers.may_be_outdated = lambda: member.may_be_replaced
         broker.readers.replica_ids = self._replica_ids
         self._number_members()
         self.registration = ReplicaRegistration(broker, self._place, self._claim)
