@@ -201,7 +201,7 @@ class Member:
 
     @property
     def may_be_replaced(self) -> bool:
-        """Whether another member may be the master instead of this one: a renewal is missing, and a replica is silent."""
+        """Whether another member may be the master instead of this one: a renewal is missing, and a replica silent."""
         settings, leading = self._local.settings, self._leading
         is_renewed = self._local.now_ms - self._register.renewed_ms < settings.renew_ms * 3 // 2
         return leading is not None and not (is_renewed or leading.is_heard())
