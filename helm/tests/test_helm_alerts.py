@@ -180,6 +180,8 @@ TOPIC = {
 
 FAULTS = (
     Fault("DelayMQBrokerNotReady", measured("delaymq_ready", 0)),
+    Fault("DelayMQReplicaNotInSync", measured("delaymq_replication_ready", 0)),
+    Fault("DelayMQRegisterUnreachable", measured("delaymq_replication_register_reachable", 0)),
     Fault("DelayMQDeliveryStalled", measured("delaymq_delay_next_due_timestamp_seconds", -60)),
     Fault("DelayMQDeliveryLate", late, POD),
     Fault("DelayMQDeliveriesHeld", measured("delaymq_delay_held", 1, mode="paused"), BROKER | {"mode": "paused"}),

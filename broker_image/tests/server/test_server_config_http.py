@@ -60,16 +60,16 @@ def levels() -> Iterator[None]:
 
 def test_settings_have_their_origin_and_run_time_changes(tmp_path: Path) -> None:
     async def scenario() -> None:
-        async with standalone(tmp_path, http=True, http_token="secret") as server:
+        async with standalone(tmp_path, http=True, http_token="t0k3n") as server:
             answer = await change(server, "fileReservedTime=24")
             assert (answer.code, str(answer.remark).split(";")[0]) == (0, "changed now: fileReservedTime")
-            found = await rows(server, token="secret")
+            found = await rows(server, token="t0k3n")
             assert found["fileReservedTime"]["value"] == "24"
             assert "by code 25 of 127.0.0.1:" in found["fileReservedTime"]["origin"]
             assert found["deleteWhen"]["origin"] == "default"
             assert found["namesrvAddr"]["origin"] == "set by the server itself"
             assert (found["httpToken"]["value"], found["httpToken"]["isSet"]) == (None, True)
-            assert "secret" not in json.dumps(found)
+            assert "t0k3n" not in json.dumps(found)
 
     run(scenario)
 

@@ -43,6 +43,13 @@ MACHINES: Mapping[str, Values] = {
 }
 """Values that replace those of the machine that runs the tests, which may be loaded or have a full disk."""
 
+REPLICATION: Mapping[str, Values] = {
+    "delaymq_replication_master": Values(1.0),
+    "delaymq_replication_ready": Values(1.0),
+    "delaymq_replication_register_reachable": Values(1.0),
+}
+"""Series of a master with replicas; the broker of the scene has none."""
+
 Seen = dict[Series, Values]
 
 
@@ -95,7 +102,10 @@ def healthy() -> Scene:
             # Each delivery is on time, even if this machine was slow.
             whole = dict(each[1]) | {"le": "+Inf"}
             series[each] = series[each[0], frozenset(whole.items())]
-    scene = Scene(series, frozenset(families_of(after))).with_operator(settled_broker())
+    families = frozenset(families_of(after)) | REPLICATION.keys()
+    scene = Scene(series, families).with_operator(settled_broker())
+    for name, values in REPLICATION.items():
+        scene = scene.with_series(name, values)
     # A message is always due in an hour.
     return scene.with_series("delaymq_delay_next_due_timestamp_seconds", Values(3_600.0, 60.0))
 
