@@ -263,3 +263,13 @@ def test_member_with_a_full_disk_leaves_the_takeover_to_others_for_a_while() -> 
     driver = follower()
     driver.give(Able(False), Able(True))
     assert abandoned(driver, record(2, "a", "a", "b"), 5_000)
+
+
+def test_former_master_leaves_the_takeover_to_replicas_after_a_crash() -> None:
+    for was_killed in (False, True):
+        driver = Driver("a", was_killed=was_killed)
+        content = record(2, "a", "a", "b")
+        assert abandoned(driver, content, 2_000) != was_killed
+        if was_killed:
+            assert abandoned(driver, content, 10_000)
+    assert abandoned(Driver("a", was_killed=True), record(2, "a", "a"), 2_000)

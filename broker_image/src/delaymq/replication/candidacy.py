@@ -117,11 +117,11 @@ class Candidacy:
     def _is_first(self, record: Record) -> bool:
         """Whether no member with a longer log should take over first. A member with a longer log has a limited time."""
         local = self._local
-        if record.master == local.name:
+        if record.master == local.name and not self._leaves_to_replicas(record):
             return True
         positions = self._fresh_positions(record)
         waited_ms = local.now_ms - (self._eligible_ms or 0)
-        if not local.is_able and waited_ms < UNABLE_DEFERS * local.settings.defer_ms:
+        if (not local.is_able or record.master == local.name) and waited_ms < UNABLE_DEFERS * local.settings.defer_ms:
             return False
         own = self._positions.own()
         candidates = [(each.last_epoch, each.end, name) for name, each in positions.items() if each.note is None]
@@ -129,6 +129,12 @@ class Candidacy:
             return waited_ms >= local.settings.defer_ms
         unknown = record.in_sync - positions.keys() - {local.name, record.master}
         return not unknown or waited_ms >= local.settings.retry_ms
+
+    def _leaves_to_replicas(self, record: Record) -> bool:
+        """Whether the former master, after a crash, lets a replica take over first, which has newer tables."""
+        settings = self._local.settings
+        takes_over = settings.waits_for_replicas and settings.failover is Failover.AUTOMATIC
+        return self._local.log.was_killed and takes_over and record.in_sync != {self._local.name}
 
     def _claim_after_loss(self, record: Record) -> Claim | None:
         """Take over if all members of the set may have lost acknowledged bytes, and this one has the longest log."""

@@ -99,6 +99,11 @@ class LogState:
     begin: int = 0
     """Offset of the oldest byte. An empty log may begin at that of the master's log."""
 
+    was_killed: bool = False
+    """Whether the previous process did not stop cleanly: what is not in the log, such as consumer offsets, may be older
+    on this disk than on those of replicas.
+    """
+
     def acknowledged(self, acknowledge: Acknowledge) -> int:
         """Return the offset up to which this member acknowledges its log."""
         return min(self.flushed, self.end) if acknowledge is Acknowledge.FLUSHED else self.end

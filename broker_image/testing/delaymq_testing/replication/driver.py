@@ -51,8 +51,9 @@ class Driver:
         history: History = (),
         note: Note | None = None,
         store_id: str = STORE,
+        was_killed: bool = False,
     ) -> None:
-        log = LogState(store_id, history, end, end, confirmed, note)
+        log = LogState(store_id, history, end, end, confirmed, note, was_killed=was_killed)
         self.member = Member(name, 7, settings, log)
         self.now_ms = 0
         self.effects: list[Effect] = self.member.start(0)

@@ -89,6 +89,7 @@ class Node:
         elif note is None and disk.lost_power:
             note = Note(NoteKind.LOST_TAIL, 0, 0)
         log = LogState(disk.store_id, disk.history, len(disk.log), disk.flushed, disk.confirmed, note, disk.begin)
+        log.was_killed = self.world.random.random() < 0.5
         self._rest = b""
         self.failure = ""
         self.is_held = self._is_flushing = False

@@ -224,6 +224,7 @@ class Replica:
             min(confirmed, store.end_offset),
             note,
             store.min_offset,
+            was_killed=not store.recovery.clean,
         )
 
     def _is_known_as_empty(self, epochs: Epochs | None, known: KnownReplica | None) -> bool:
