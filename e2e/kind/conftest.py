@@ -20,6 +20,7 @@ from cluster.images import build_images
 from kind import evidence
 from kind.figures import Figures
 from kind.lab import CLUSTER_NAME, OPERATOR_NAMESPACE, Lab, Operator
+from kind.lost_nodes import LostNodes
 from kind.space import Space
 
 KEEP = os.environ.get("DELAYMQ_KIND_KEEP") == "1"
@@ -103,6 +104,15 @@ def spare(lab: Lab, operator: Operator) -> Iterator[Callable[[], Space]]:
     yield take
     for space in taken:
         lab.remove(space)
+
+
+@pytest.fixture
+def nodes(lab: Lab) -> Iterator[LostNodes]:
+    """Provide nodes to stop; all run again after the test, whatever its result."""
+    made = LostNodes(lab.cluster)
+    yield made
+    for node in list(made.lost):
+        made.give_back(node)
 
 
 @pytest.fixture(scope="session")

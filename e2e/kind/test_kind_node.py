@@ -1,49 +1,17 @@
 """Loss and return of a node: stateless pods move, brokers wait for their volume's node."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-from cluster import Cluster
 from kind import objects
 from kind.lab import Lab, Operator
+from kind.lost_nodes import LostNodes
 from kind.space import Space
 from kind.waiting import NotYetError, wait_until
 
 pytestmark = pytest.mark.timeout(420)
-
-OUT_OF_SERVICE = "node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"
-
-
-class LostNodes:
-    """Stops nodes and restarts them."""
-
-    def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
-        self.lost: list[str] = []
-
-    def lose(self, node: str) -> None:
-        self.lost.append(node)
-        self._cluster.node_stop(node)
-
-    def write_off(self, node: str) -> None:
-        """Mark a stopped node as an administrator would, so that its pods are recreated elsewhere."""
-        self._cluster.kubectl("taint", "node", node, OUT_OF_SERVICE, "--overwrite")
-
-    def give_back(self, node: str) -> None:
-        self._cluster.node_start(node)
-        self._cluster.kubectl("taint", "node", node, f"{OUT_OF_SERVICE.partition('=')[0]}-", check=False)
-        self.lost.remove(node)
-
-
-@pytest.fixture
-def nodes(lab: Lab) -> Iterator[LostNodes]:
-    """Provide nodes to stop; all run again after the test, whatever its result."""
-    made = LostNodes(lab.cluster)
-    yield made
-    for node in list(made.lost):
-        made.give_back(node)
 
 
 def test_broker_of_a_lost_node_returns_with_the_node_and_all_pending_messages(

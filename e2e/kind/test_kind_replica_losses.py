@@ -8,8 +8,8 @@ import pytest
 from kind import objects
 from kind.clients import Program
 from kind.lab import Lab, Operator
+from kind.lost_nodes import LostNodes
 from kind.space import Manifest, Space, condition
-from kind.test_kind_node import LostNodes, nodes  # noqa: F401
 from kind.verdict import longest_gap_s
 from kind.waiting import NotYetError, wait_until
 
