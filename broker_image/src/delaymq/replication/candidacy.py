@@ -13,7 +13,7 @@ from delaymq.replication.positions import Positions
 from delaymq.replication.register import RegisterView
 
 UNABLE_DEFERS: Final = 4
-"""Multiple of `defer_ms` for which a candidate with a full disk leaves the takeover to others."""
+"""Multiple of `defer_ms` for which others may take over before a member with a full disk, or after its crash."""
 
 
 class Claim(NamedTuple):
@@ -106,7 +106,7 @@ class Candidacy:
             return False
         if any(position.is_master for position in self._fresh_positions(record).values()):
             return False
-        patience_ms = settings.renew_ms * 3 // 2 if settings.waits_for_replicas else settings.lease_ms
+        patience_ms = settings.missing_ms if settings.waits_for_replicas else settings.lease_ms
         return self._register.unchanged_ms() >= patience_ms
 
     def _fresh_positions(self, record: Record) -> dict[str, Position]:

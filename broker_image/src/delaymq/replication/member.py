@@ -129,6 +129,11 @@ class Member:
         return self._local.settings
 
     @property
+    def is_able(self) -> bool:
+        """Whether this member could store messages as master, as reported last."""
+        return self._local.is_able
+
+    @property
     def epoch(self) -> int:
         """Highest epoch that this member knows."""
         return self._local.epoch
@@ -203,7 +208,7 @@ class Member:
     def may_be_replaced(self) -> bool:
         """Whether another member may be the master instead of this one: a renewal is missing, and a replica silent."""
         settings, leading = self._local.settings, self._leading
-        is_renewed = self._local.now_ms - self._register.renewed_ms < settings.renew_ms * 3 // 2
+        is_renewed = self._local.now_ms - self._register.renewed_ms < settings.missing_ms
         return leading is not None and not (is_renewed or leading.is_heard())
 
     def limit_catch_up(self, bytes_per_s: int) -> None:

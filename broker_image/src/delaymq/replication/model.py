@@ -51,6 +51,11 @@ class Settings(NamedTuple):
     window_bytes: int = 1 << 22
     """Bytes sent to a replica beyond those it has."""
 
+    @property
+    def missing_ms(self) -> int:
+        """Time after which a renewal of the register is missing."""
+        return self.renew_ms * 3 // 2
+
 
 class Record(NamedTuple):
     """Content of the register: the only statement of who is master."""

@@ -29,6 +29,7 @@ class StatedMember:
         self.effects: list[Effect] = []
         self.events: list[Event] = []
         self.members: frozenset[str] = frozenset()
+        self.is_able = True
 
     def start(self, now_ms: int) -> list[Effect]:
         return []

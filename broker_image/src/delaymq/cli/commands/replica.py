@@ -73,6 +73,17 @@ def _row(state: dict[str, Any], member: dict[str, Any]) -> list[str]:
     ]
 
 
+def _state_of_master(api: HttpApi) -> dict[str, Any]:
+    """Return the state of a group from its master. CommandError if another member responds."""
+    state = api.get("replication")
+    if state["role"] != "Master":
+        raise CommandError(
+            f"{visible(state['member'])} is not the master"
+            f" ({visible(state['master']) or 'nobody'} is): give the master's HTTP address with --http"
+        )
+    return state
+
+
 def switchover(
     member: Target,
     http: HttpAddress = None,
@@ -86,12 +97,7 @@ def switchover(
     switchover broker-b --http http://127.0.0.1:8080
     """
     api = HttpApi(target(None, http, token_file, context))
-    state = api.get("replication")
-    if state["role"] != "Master":
-        raise CommandError(
-            f"{visible(state['member'])} is not the master"
-            f" ({visible(state['master']) or 'nobody'} is): give the master's HTTP address with --http"
-        )
+    state = _state_of_master(api)
     body = {"target": member, "epoch": state["epoch"] if epoch is None else epoch}
     api.post("replication/switchover", body)
     deadline = time.monotonic() + WAIT_S
@@ -155,9 +161,7 @@ def detach(
     """
     master = HttpApi(target(None, http, token_file, context))
     member = HttpApi(target(None, member_http, token_file, context))
-    state = master.get("replication")
-    if state["role"] != "Master":
-        raise CommandError(f"{visible(state['member'])} is not the master: give the master's HTTP address with --http")
+    state = _state_of_master(master)
     chosen = state["epoch"] if epoch is None else epoch
     name = member.get("replication")["member"]
     note = member.post("replication/prepare-detach", {"epoch": chosen})["note"]

@@ -24,6 +24,7 @@ from delaymq.transport.addresses import host_and_port
 
 if TYPE_CHECKING:
     from delaymq.replication.events import Order
+    from delaymq.replication.member import ReplicaState
     from delaymq.server.broker_server import BrokerServer
     from delaymq.server.replication.replica import Replica
 
@@ -72,7 +73,7 @@ def state(server: BrokerServer, replica: Replica) -> Replication:
     member, config, problems = replica.driver.member, server.config, replica.problems()
     settings = replica.settings
     log, register_problem = member.log, replica.driver.register_problem
-    in_sync = member.in_sync()
+    in_sync, known = member.in_sync(), member.replicas()
     return Replication(
         cluster=config.broker_cluster_name,
         group=config.broker_name,
@@ -93,13 +94,13 @@ def state(server: BrokerServer, replica: Replica) -> Replication:
         note=None if log.note is None else _note(log.note),
         held=replica.is_held,
         problem="; ".join(problems),
-        members=tuple(_member(name, replica, in_sync) for name in sorted(replica.members)),
+        members=tuple(_member(name, replica, in_sync, known.get(name)) for name in sorted(replica.members)),
     )
 
 
-def _member(name: str, replica: Replica, in_sync: frozenset[str]) -> GroupMember:
+def _member(name: str, replica: Replica, in_sync: frozenset[str], known: ReplicaState | None) -> GroupMember:
     host, port = replica.members[name]
-    log, known = replica.driver.member.log, replica.driver.member.replicas().get(name)
+    log = replica.driver.member.log
     own = name == replica.name
     return GroupMember(
         name=name,

@@ -144,7 +144,6 @@ class Driver:
         self._timer: asyncio.TimerHandle | None = None
         self._in_sync: tuple[frozenset[str], bool] = (frozenset(), False)
         self._is_reporting_end = False
-        self._is_able = True
         self._stopped = False
         self._refusal = ""
         self._detaching: list[asyncio.Future[Note]] = []
@@ -257,8 +256,7 @@ class Driver:
         if self.member.log.begin != self._store.min_offset:
             self.handle(Trimmed(self._store.min_offset))
         is_able = not self._store.disk_state().writes_refused
-        if is_able != self._is_able:
-            self._is_able = is_able
+        if is_able != self.member.is_able:
             self.handle(Able(is_able))
         self.handle(Tick())
 

@@ -187,31 +187,9 @@ def _check_frame(message: Frame) -> None:
         raise ValueError(f"it ends after the offset {MAX_OFFSET}")
 
 
-def _pack_ack(message: Ack) -> bytes:
-    _check_ack(message)
-    return _ACK.pack(*message)
-
-
-def _unpack_ack(body: bytes) -> Ack:
-    message = Ack._make(_whole(_ACK, body))
-    _check_ack(message)
-    return message
-
-
 def _check_ack(message: Ack) -> None:
     _check_numbers(*message)
     _check_session(message.session)
-
-
-def _pack_ask(message: Ask) -> bytes:
-    _check_numbers(*message)
-    return _ASK.pack(*message)
-
-
-def _unpack_ask(body: bytes) -> Ask:
-    message = Ask._make(_whole(_ASK, body))
-    _check_numbers(*message)
-    return message
 
 
 def _pack_position(message: Position) -> bytes:
@@ -249,31 +227,9 @@ def _check_position(message: Position) -> None:
         _check_numbers(message.note.epoch, message.note.serial)
 
 
-def _pack_hand_over(message: HandOver) -> bytes:
-    _check_hand_over(message)
-    return _HAND_OVER.pack(*message)
-
-
-def _unpack_hand_over(body: bytes) -> HandOver:
-    message = HandOver._make(_whole(_HAND_OVER, body))
-    _check_hand_over(message)
-    return message
-
-
 def _check_hand_over(message: HandOver) -> None:
     _check_numbers(*message)
     _check_session(message.session)
-
-
-def _pack_begun(message: Begun) -> bytes:
-    _check_numbers(*message)
-    return _BEGUN.pack(*message)
-
-
-def _unpack_begun(body: bytes) -> Begun:
-    message = Begun._make(_whole(_BEGUN, body))
-    _check_numbers(*message)
-    return message
 
 
 def _pack_table_part(message: TablePart) -> bytes:
@@ -289,27 +245,13 @@ def _unpack_table_part(body: bytes) -> TablePart:
 
 
 def _check_table_part(message: TablePart) -> None:
-    _check_table_ack(TableAck(message.epoch, message.session, message.serial))
+    _check_part(message.epoch, message.session, message.serial)
     if len(message.data) > MAX_PART_BYTES:
         raise ValueError(f"it has {len(message.data)} bytes of a table (limit: {MAX_PART_BYTES})")
 
 
-def _pack_table_ack(message: TableAck) -> bytes:
-    _check_table_ack(message)
-    return _TABLE_ACK.pack(*message)
-
-
-def _unpack_table_ack(body: bytes) -> TableAck:
-    message = TableAck._make(_whole(_TABLE_ACK, body))
-    _check_table_ack(message)
-    return message
-
-
 def _check_table_ack(message: TableAck) -> None:
-    _check_numbers(message.epoch)
-    _check_session(message.session)
-    if message.serial < 1:
-        raise ValueError(f"the serial is {message.serial}")
+    _check_part(message.epoch, message.session, message.serial)
 
 
 # Values.
@@ -329,6 +271,13 @@ def _check_numbers(*numbers: int) -> None:
 def _check_session(session: int) -> None:
     if session < 1:
         raise ValueError(f"the session is {session}")
+
+
+def _check_part(epoch: int, session: int, serial: int) -> None:
+    _check_numbers(epoch)
+    _check_session(session)
+    if serial < 1:
+        raise ValueError(f"the serial is {serial}")
 
 
 def _flag(number: int) -> bool:
@@ -368,6 +317,25 @@ def _limit(layout: Layout, more: int = 0) -> int:
     return _HEAD.size + layout.size + more
 
 
+def _fixed(number: int, type_: Any, layout: Layout, check: Callable[[Any], None]) -> _Kind:
+    """Return a kind whose fields are those of its layout, all of them numbers."""
+
+    def pack(message: Any) -> bytes:
+        check(message)
+        return layout.pack(*message)
+
+    def unpack(body: bytes) -> LinkMessage:
+        message: LinkMessage = type_._make(_whole(layout, body))
+        check(message)
+        return message
+
+    return _Kind(number, type_, pack, unpack, _limit(layout))
+
+
+def _check_all(message: tuple[int, ...]) -> None:
+    _check_numbers(*message)
+
+
 _KINDS: Final = (
     _Kind(1, Follow, _pack_follow, _unpack_follow, _limit(_FOLLOW, MAX_STORE_ID_CHARACTERS)),
     _Kind(
@@ -378,13 +346,13 @@ _KINDS: Final = (
         _limit(_ACCEPT, MAX_STORE_ID_CHARACTERS + MAX_EPOCHS * _EPOCH.size),
     ),
     _Kind(3, Frame, _pack_frame, _unpack_frame, _limit(_FRAME, MAX_DATA_BYTES)),
-    _Kind(4, Ack, _pack_ack, _unpack_ack, _limit(_ACK)),
-    _Kind(5, Ask, _pack_ask, _unpack_ask, _limit(_ASK)),
+    _fixed(4, Ack, _ACK, _check_ack),
+    _fixed(5, Ask, _ASK, _check_all),
     _Kind(6, Position, _pack_position, _unpack_position, _limit(_POSITION, MAX_VERSION_CHARACTERS)),
-    _Kind(7, HandOver, _pack_hand_over, _unpack_hand_over, _limit(_HAND_OVER)),
-    _Kind(8, Begun, _pack_begun, _unpack_begun, _limit(_BEGUN)),
+    _fixed(7, HandOver, _HAND_OVER, _check_hand_over),
+    _fixed(8, Begun, _BEGUN, _check_all),
     _Kind(9, TablePart, _pack_table_part, _unpack_table_part, _limit(_TABLE_PART, MAX_PART_BYTES)),
-    _Kind(10, TableAck, _pack_table_ack, _unpack_table_ack, _limit(_TABLE_ACK)),
+    _fixed(10, TableAck, _TABLE_ACK, _check_table_ack),
 )
 _KINDS_BY_TYPE: Final[dict[type[LinkMessage], _Kind]] = {kind.type: kind for kind in _KINDS}
 _KINDS_BY_NUMBER: Final = {kind.number: kind for kind in _KINDS}
