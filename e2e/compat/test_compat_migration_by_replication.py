@@ -4,7 +4,8 @@ import shutil
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 
@@ -71,6 +72,18 @@ class Load:
         return max(later - earlier for earlier, later in pairwise(times))
 
 
+@contextmanager
+def consumed(clients: Workbench, topic: str, prefix: str) -> Iterator[tuple[Load, PushConsumer]]:
+    """Send messages that a group consumes, at the latest until the end of the context."""
+    producer = clients.new_producer(pollNamesrvMs=POLL_NAMESRV_MS, retries=0)
+    consumer = clients.push(topic, group=clients.group(), pollNamesrvMs=POLL_NAMESRV_MS)
+    load = Load(producer, topic, prefix)
+    try:
+        yield load, consumer
+    finally:
+        load.stop()
+
+
 def check(load: Load, consumer: PushConsumer) -> Counter[str]:
     """Wait until everything is consumed, and return how often each acknowledged message was."""
     consumer.inbox.wait_for(lambda got: {each.body.decode() for each in got} >= load.acknowledged.keys(), timeout_s=60)
@@ -100,11 +113,8 @@ def take_over_files(former: Path, new: Path, *, with_log: bool = False) -> None:
 def test_delaymq_takes_over_from_rocketmq_under_load(new_workbench: NewWorkbench, isolated_network: None) -> None:
     with RealCluster(config=CONFIG) as real:
         clients = new_workbench(real)
-        topic, group = clients.topic(queues=QUEUES), clients.group()
-        producer = clients.new_producer(pollNamesrvMs=POLL_NAMESRV_MS, retries=0)
-        consumer = clients.push(topic, group=group, pollNamesrvMs=POLL_NAMESRV_MS)
-        load = Load(producer, topic, "to-delaymq")
-        try:
+        topic = clients.topic(queues=QUEUES)
+        with consumed(clients, topic, "to-delaymq") as (load, consumer):
             load.wait_for(120)  # several segments, of which an empty slave of RocketMQ's receives the last one
             assert len(segments(real.store_path)) > 2
             with OurSlave(real) as ours:
@@ -125,8 +135,6 @@ def test_delaymq_takes_over_from_rocketmq_under_load(new_workbench: NewWorkbench
                 print(f"interruption of sends: {load.longest_gap_s():.1f} s, failed: {len(load.failed)}")
                 messages = delayed_messages(ours.store_path, LEVELS, real_topic=topic)
                 assert {len(each.copies) for found in messages.values() for each in found} == {1}
-        finally:
-            load.stop()
 
 
 def test_rocketmq_takes_over_from_delaymq_under_load(new_workbench: NewWorkbench, isolated_network: None) -> None:
@@ -134,11 +142,8 @@ def test_rocketmq_takes_over_from_delaymq_under_load(new_workbench: NewWorkbench
     keys = {"haPlainSlaves": "true", "haPlainSlaveAddresses": HOST, "haListenPort": ha_port}
     with OurCluster(config={**CONFIG, **keys}, real_namesrv=True) as ours:
         clients = new_workbench(ours)
-        topic, group = clients.topic(queues=QUEUES), clients.group()
-        producer = clients.new_producer(pollNamesrvMs=POLL_NAMESRV_MS, retries=0)
-        consumer = clients.push(topic, group=group, pollNamesrvMs=POLL_NAMESRV_MS)
-        load = Load(producer, topic, "to-rocketmq")
-        try:
+        topic = clients.topic(queues=QUEUES)
+        with consumed(clients, topic, "to-rocketmq") as (load, consumer):
             load.wait_for(120)
             # With an address of its own, RocketMQ's slave connects 5 s earlier.
             with RealSlave(ours, config={"haMasterAddress": f"{HOST}:{ha_port}"}) as slave:
@@ -159,5 +164,3 @@ def test_rocketmq_takes_over_from_delaymq_under_load(new_workbench: NewWorkbench
                 print(f"interruption of sends: {load.longest_gap_s():.1f} s, failed: {len(load.failed)}")
                 messages = delayed_messages(slave.store_path, LEVELS, real_topic=topic)
                 assert {len(each.copies) for found in messages.values() for each in found} == {1}
-        finally:
-            load.stop()

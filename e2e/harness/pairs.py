@@ -18,8 +18,6 @@ from registers.etcd_processes import EtcdCluster
 
 from harness import ports
 from harness.brokers import (
-    BROKER_NAME,
-    CLUSTER_NAME,
     HOST,
     HTTP_TIMEOUT_S,
     SMALL_HEAP,
@@ -30,6 +28,7 @@ from harness.brokers import (
     write_properties,
 )
 from harness.errors import HarnessError
+from harness.members import member_settings
 from harness.processes import ServerProcess
 
 POLL_S = 0.05
@@ -62,7 +61,6 @@ class OurPair(Pair):
     ) -> None:
         super().__init__(config=config)
         self.replica_path = self.base_path / "replica"
-        (self.base_path / "secret").write_text("a secret of the tests")
         self._etcd = EtcdCluster(find_programs().etcd, self.base_path)
         command = [*launcher, "namesrv", "--listen-port", str(self.namesrv_port)]
         command += ["--store-path", str(self.base_path / "namesrv")]
@@ -74,19 +72,16 @@ class OurPair(Pair):
 
     def _member(self, name: str, launcher: Sequence[str]) -> ServerProcess:
         store = self.store_path if name == "a" else self.replica_path
-        own = {
-            "brokerName": BROKER_NAME,
-            "brokerClusterName": CLUSTER_NAME,
-            "namesrvAddr": self.namesrv_address,
-            "listenPort": str(self._ports[name]),
-            "httpPort": str(self._http_ports[name]),
-            "storePathRootDir": str(store),
-            "haMemberName": name,
-            "haMembers": ";".join(f"{each}={HOST}:{port}" for each, port in self._ports.items()),
-            "haSecretFile": str(self.base_path / "secret"),
-            "replicaRegister": f"etcd:{','.join(self._etcd.urls)}",
-        }
-        file = write_properties(self.base_path / f"{name}.conf", {**self.config, **own})
+        own = member_settings(
+            name,
+            {each: (HOST, port) for each, port in self._ports.items()},
+            self._etcd.urls,
+            store_path=store,
+            http_port=self._http_ports[name],
+            secret_path=self.base_path / "secret",
+        )
+        keys = {**self.config, **own, "namesrvAddr": self.namesrv_address}
+        file = write_properties(self.base_path / f"{name}.conf", keys)
         command = [*launcher, "broker", "-c", str(file)]
         return ServerProcess(f"member {name}", command, self.base_path / f"{name}.log", environment={})
 

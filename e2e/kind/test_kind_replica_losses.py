@@ -7,15 +7,14 @@ from contextlib import contextmanager
 import pytest
 from kind import objects
 from kind.clients import Program
+from kind.groups import LEVELS, RATE, REGISTER, group_of
 from kind.lab import Lab, Operator
-from kind.space import Manifest, Space, condition
+from kind.space import Space, condition
 from kind.verdict import longest_gap_s
 from kind.waiting import NotYetError, wait_until
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1200)]
 
-RATE = 50
-LEVELS = f"{objects.LEVEL_OF['1s']},{objects.LEVEL_OF['5s']}"
 API_SERVER_PORT = "6443"
 OUTAGE_S = 120.0
 
@@ -43,14 +42,9 @@ class Load:
         self.gaps[what] = round(longest_gap_s(self.producer.sends()[max(0, before - 1) :]), 2)
 
 
-def _group(space: Space) -> Manifest:
-    found: Manifest = space.broker()["status"]["groups"][0]
-    return found
-
-
 def _master_now(space: Space) -> str:
     """Return the master as the register states it: the operator may not run."""
-    lease = space.get("lease", "demo-broker-0-register")
+    lease = space.get("lease", REGISTER)
     return str(lease["spec"].get("holderIdentity", ""))
 
 
@@ -101,10 +95,10 @@ def test_group_serves_clients_through_losses_of_all_around_it(
     load = Load(space, name_servers)
 
     with load.during("API server unreachable for two minutes"), _without_api_server(lab):
-        epoch = _group(space)["epoch"]
+        epoch = group_of(space)["epoch"]
         time.sleep(OUTAGE_S)
     _wait_in_sync(space)
-    assert _group(space)["epoch"] == epoch, "the master continued"
+    assert group_of(space)["epoch"] == epoch, "the master continued"
 
     deployment = operator.deployment()["metadata"]["name"]
     lab.cluster.kubectl("-n", operator.namespace, "scale", "deployment", deployment, "--replicas=0")
@@ -116,7 +110,7 @@ def test_group_serves_clients_through_losses_of_all_around_it(
     operator.wait_ready()
     _wait_in_sync(space)
 
-    replica = next(each["name"] for each in _group(space)["replicas"] if each["name"] != _master_now(space))
+    replica = next(each["name"] for each in group_of(space)["replicas"] if each["name"] != _master_now(space))
     with load.during("volume of the replica lost"):
         space.kubectl("delete", "pvc", f"store-{replica}", "--wait=false")
         space.kubectl("delete", "pod", replica, "--grace-period=0", "--force")

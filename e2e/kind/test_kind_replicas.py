@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from kind import objects
 from kind.clients import JAVA_POD, JavaClient, Program
+from kind.groups import LEVELS, RATE, REGISTER, group_of
 from kind.lab import Lab
 from kind.space import Manifest, Space, condition
 from kind.verdict import longest_gap_s
@@ -18,22 +19,14 @@ pytestmark = pytest.mark.timeout(240)
 
 BROKER = "broker.delaymq.io"
 PODS = ("demo-broker-0-0", "demo-broker-0-1")
-RATE = 50
 JAVA_RATE = 20
-LEVELS = f"{objects.LEVEL_OF['1s']},{objects.LEVEL_OF['5s']}"
-REGISTER = "demo-broker-0-register"
-
-
-def _group(space: Space) -> Manifest:
-    found: Manifest = space.broker()["status"]["groups"][0]
-    return found
 
 
 def _wait_master(space: Space, other_than: str = "", *, timeout_s: float = 60.0) -> Manifest:
     """Return the group once the status names a master, and not ``other_than``."""
 
     def ask() -> Manifest:
-        group = _group(space)
+        group = group_of(space)
         if group.get("master") and group["master"] != other_than:
             return group
         raise NotYetError(str({key: group.get(key) for key in ("master", "epoch", "replicas", "ready")}))
@@ -44,7 +37,7 @@ def _wait_master(space: Space, other_than: str = "", *, timeout_s: float = 60.0)
 def _wait_in_sync(space: Space, *, timeout_s: float = 90.0) -> Manifest:
     space.wait_broker_ready(timeout_s=timeout_s)
     assert condition(space.broker(), "ReplicasInSync")["status"] == "True"
-    return _group(space)
+    return group_of(space)
 
 
 def _addresses(space: Space, service: str) -> list[str]:
@@ -113,7 +106,7 @@ def test_replica_serves_clients_at_the_same_address_after_the_master_was_killed(
 
 def _fail_over(space: Space, producer: Program) -> dict[str, Any]:
     """Kill the master while messages are sent; return figures."""
-    before = _group(space)
+    before = group_of(space)
     began = time.monotonic()
     # Its container would be back within a second, before another member takes over.
     space.kill_broker_process(before["master"])
@@ -158,7 +151,7 @@ def test_replica_is_added_to_a_single_broker_and_removed_again(
     spare: Callable[[], Space], note: Callable[..., None]
 ) -> None:
     space = spare()
-    address = _group(space)["address"]
+    address = group_of(space)["address"]
     producer = space.client.produce(topic="orders", name_servers=space.name_servers(), rate=RATE, levels=LEVELS)
     _send_more(producer)
     began = time.monotonic()
@@ -177,5 +170,5 @@ def test_replica_is_added_to_a_single_broker_and_removed_again(
     assert space.find("pod", PODS[1]) is None
     assert space.find("pvc", f"store-{PODS[1]}") is not None
     _send_more(producer)
-    assert _group(space)["address"] == address
+    assert group_of(space)["address"] == address
     note(added_s=added_s, removed_s=removed_s, **_judge(space, producer))

@@ -11,6 +11,7 @@ from pathlib import Path
 from delaymq.replication import Record
 from delaymq.server.registers.etcd import EtcdRegister
 from harness.brokers import BROKER_NAME, CLUSTER_NAME, write_properties
+from harness.members import member_settings
 
 NAMES = ("a", "b", "c")
 KEY = f"/delaymq/{CLUSTER_NAME}/{BROKER_NAME}/register"
@@ -18,8 +19,6 @@ LEVEL_TABLE = "1s 2s 3s"
 SEGMENT_BYTES = 1 << 20
 REQUEST_S = 2.0
 COMMON = {
-    "brokerName": BROKER_NAME,
-    "brokerClusterName": CLUSTER_NAME,
     "brokerRole": "SYNC_MASTER",
     "messageDelayLevel": LEVEL_TABLE,
     "mappedFileSizeCommitLog": str(SEGMENT_BYTES),
@@ -42,20 +41,11 @@ def member_command(
     settings: Mapping[str, str],
 ) -> list[str]:
     """Write the configuration of a member, whose store is the folder with its name, and return its command."""
-    secret = folder / "secret"
-    secret.write_text("a secret of the tests")
-    host, port = addresses[name]
-    own = {
-        "listenHost": host,
-        "listenPort": str(port),
-        "httpPort": str(http_port),
-        "storePathRootDir": str(folder / name),
-        "haMemberName": name,
-        "haMembers": ";".join(f"{each}={host}:{port}" for each, (host, port) in addresses.items()),
-        "haSecretFile": str(secret),
-        "replicaRegister": f"etcd:{','.join(etcd_urls)}",
-    }
-    conf = write_properties(folder / f"{name}.conf", {**COMMON, **own, **settings})
+    own = member_settings(
+        name, addresses, etcd_urls, store_path=folder / name, http_port=http_port, secret_path=folder / "secret"
+    )
+    keys = {**COMMON, **own, "listenHost": addresses[name][0], **settings}
+    conf = write_properties(folder / f"{name}.conf", keys)
     return [sys.executable, "-m", "delaymq", "broker", "-c", str(conf)]
 
 
