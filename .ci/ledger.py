@@ -28,12 +28,16 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import stalls
+
 LEDGER_PATH = Path(__file__).with_name("ledger.toml")
 RECORDS_PATH = Path(__file__).resolve().parent.parent / "build" / "ledger"
 
 PR_SET_CHILD_SUBREAPER = 36
 REAP_TIMEOUT_S = 60.0
 """Processes that a command leaves behind exit within seconds; a daemon that keeps running must not block forever."""
+STALLED_AT_LEAST_S = 600.0
+"""Short suites vary more, since they share the machine with another one."""
 REFERENCE_ROUNDS = 3
 REFERENCE_KEYS = 200_000
 
@@ -72,6 +76,8 @@ class Ledger:
     """Contents of ledger.toml."""
 
     tolerance: float
+    stalled: float
+    """Multiple of a suite's wall minutes after which it is ended."""
     reference_s: float
     warm_limit: float
     cold_limit: float
@@ -84,6 +90,7 @@ class Ledger:
         text = tomllib.loads(path.read_text())
         return cls(
             tolerance=text["tolerance"],
+            stalled=text["stalled"],
             reference_s=text["reference_seconds"],
             warm_limit=text["limits"]["warm_minutes"],
             cold_limit=text["limits"]["cold_minutes"],
@@ -103,8 +110,17 @@ class Ledger:
 
     def allowed_s(self, record: Record) -> float:
         """Return the processor seconds that the suite may use on a machine as slow as this one."""
-        slowness = max(1.0, record.reference_s / self.reference_s)
-        return self.lines[record.suite].processor * 60 * self.tolerance * slowness
+        return self.lines[record.suite].processor * 60 * self.tolerance * self._slowness(record.reference_s)
+
+    def stalled_s(self, suite: str, reference_s: float) -> float | None:
+        """Return the wall seconds after which the suite counts as stalled; None for a suite without a line."""
+        line = self.lines.get(suite)
+        if line is None:
+            return None
+        return max(STALLED_AT_LEAST_S, line.wall * 60 * self.stalled * self._slowness(reference_s))
+
+    def _slowness(self, reference_s: float) -> float:
+        return max(1.0, reference_s / self.reference_s)
 
 
 def problems(ledger: Ledger, records: Sequence[Record]) -> list[str]:
@@ -164,8 +180,10 @@ class Usage(NamedTuple):
     """128 plus the signal's number if a signal ended it, as in a shell."""
 
 
-def used_by(command: Sequence[str]) -> Usage:
-    """Run the command to its end. Raises OSError if it cannot be run. The caller must have no other children."""
+def used_by(command: Sequence[str], stalled_s: float | None = None) -> Usage:
+    """Run the command to its end, at most about ``stalled_s`` seconds. Raises OSError if it cannot be run. The caller
+    must have no other children.
+    """
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     began, used_before_s = time.monotonic(), _descendants_s()
     # Ctrl-C reaches the command through the terminal's process group; this process survives to record the usage.
@@ -173,7 +191,10 @@ def used_by(command: Sequence[str]) -> Usage:
     try:
         process = subprocess.Popen(command, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
         signal.signal(signal.SIGTERM, lambda *_: os.kill(process.pid, signal.SIGTERM))
+        watch = stalls.Watch(process.pid, "The suite", stalled_s) if stalled_s else None
         code = os.waitstatus_to_exitcode(_wait(process.pid))
+        if watch:
+            watch.cancel()
         process.returncode = code  # Popen must not wait for it again
         wall_s = time.monotonic() - began
         _wait_for_orphans()
@@ -244,7 +265,7 @@ def _run(arguments: argparse.Namespace) -> int:
         return 2
     before_s, began_s, ticks_before = reference_seconds(), time.time(), _ticks()
     try:
-        usage = used_by(command)
+        usage = used_by(command, Ledger.load().stalled_s(arguments.suite, before_s))
     except OSError as error:
         print(f"ledger: {command[0]} cannot be run: {error.strerror}", file=sys.stderr)
         return 127

@@ -1,5 +1,6 @@
 """The ledger: measurement of suites, and detection of those that exceed their limits."""
 
+import signal
 import subprocess
 import sys
 from dataclasses import replace
@@ -8,9 +9,11 @@ from pathlib import Path
 import ledger as books
 import pytest
 from ledger import Ledger, Line, Record, Usage, problems, table
+from stalls import Watch
 
 LEDGER = Ledger(
     tolerance=1.5,
+    stalled=2.5,
     reference_s=0.3,
     warm_limit=35,
     cold_limit=55,
@@ -118,6 +121,36 @@ def test_command_that_cannot_be_run_is_reported_without_a_stack_trace(tmp_path: 
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 127
     assert done.stderr == "ledger: /no/such/program cannot be run: No such file or directory\n"
+
+
+def test_suite_counts_as_stalled_after_a_multiple_of_its_wall_minutes() -> None:
+    assert LEDGER.stalled_s("cluster", 0.3) == 12 * 60 * 2.5
+    assert LEDGER.stalled_s("cluster", 0.6) == 12 * 60 * 5
+    assert LEDGER.stalled_s("unit", 0.3) == 15 * 60
+    assert replace(LEDGER, stalled=1).stalled_s("unit", 0.3) == 10 * 60
+    assert LEDGER.stalled_s("new", 0.3) is None
+
+
+def test_stalled_process_prints_where_its_children_are_blocked_and_is_ended() -> None:
+    child = "def stuck(): time.sleep(60)\nimport faulthandler, time\nfaulthandler.enable()\nprint(flush=True)\nstuck()"
+    parent = (
+        "import signal, subprocess, sys; signal.signal(signal.SIGINT, signal.SIG_IGN);"
+        f" subprocess.run([sys.executable, '-c', {child!r}]); print('child ended'); sys.stdin.read()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-X", "faulthandler", "-c", parent],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        process.stdout.readline()
+        watch = Watch(process.pid, "The suite", 0.05, grace_s=0.2)
+        try:
+            output = process.stdout.read()
+            assert process.wait(10) == -signal.SIGABRT
+        finally:
+            process.kill()
+            watch.cancel()
+    assert "in stuck" in output
 
 
 def test_ledger_leaves_room_for_planned_growth() -> None:
