@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import subprocess
 import threading
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -147,6 +148,10 @@ class ClientPod:
         program = self.start("consume", topic=topic, group=group, name_servers=name_servers, **options)
         program.wait_lines("ready", timeout_s=60)
         return program
+
+    def failed_sends(self) -> Counter[str]:
+        """Return how often each reason was given for a failed send by the programs so far."""
+        return Counter(str(line[-1]) for program in self._programs for line in program.lines("failed"))
 
     def close(self) -> None:
         for program in self._programs:

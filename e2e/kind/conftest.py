@@ -136,5 +136,6 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     if report.failed and call.when in ("setup", "call") and isinstance(lab, Lab):
         names = [space.name for space in lab.spaces]
         folder = evidence.collect(lab.cluster, item.name, names, [OPERATOR_NAMESPACE])
-        report.sections.append(("evidence", f"kept in {folder}"))
+        failed = evidence.failed_sends(lab.spaces)
+        report.sections.append(("evidence", "\n".join([f"kept in {folder}", *failed])))
     return report

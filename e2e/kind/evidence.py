@@ -11,11 +11,13 @@ from pathlib import Path
 from cluster import Cluster
 from cluster.errors import ClusterError
 from kind.figures import REPORTS_PATH
+from kind.space import Space
 
 EVIDENCE_PATH = REPORTS_PATH / "kind"
 AT_MOST_S = 60.0
 """Collecting evidence must not take longer than the test."""
 COMMAND_S = 15
+REASONS = 5
 OPERATOR_LABEL = "app.kubernetes.io/name=delaymq-operator"
 
 
@@ -51,6 +53,15 @@ def collect(cluster: Cluster, test: str, namespaces: Iterable[str], operator_nam
         if text:
             (folder / file).write_text(text)
     return folder
+
+
+def failed_sends(spaces: Iterable[Space]) -> list[str]:
+    """Return a line for each of the most frequent reasons of failed sends in each namespace."""
+    return [
+        f"{count} sends failed in {space.name}: {reason}"
+        for space in spaces
+        for reason, count in space.client.failed_sends().most_common(REASONS)
+    ]
 
 
 def _pods(cluster: Cluster, namespace: str) -> list[str]:
