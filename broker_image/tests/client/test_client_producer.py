@@ -124,6 +124,26 @@ def test_silent_broker_costs_no_more_than_the_timeout() -> None:
     run(scenario)
 
 
+@pytest.mark.parametrize("is_silent", [True, False])
+def test_connection_ends_with_a_timeout_in_which_the_broker_sent_nothing(is_silent: bool) -> None:
+    async def scenario() -> None:
+        broker = FakeBroker()
+        async with running(broker) as (client, _), Producer(client) as producer:
+            await producer.send(MESSAGE)
+            broker.scripts[RequestCode.SEND_MESSAGE_V2] = lambda _: None
+            sending = asyncio.create_task(producer.send(MESSAGE, timeout_ms=1_300))
+            while not is_silent and not sending.done():
+                broker.tell(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": "G"})
+                await asyncio.sleep(0.05)
+            with pytest.raises(SendError, match="did not respond"):
+                await sending
+            broker.scripts[RequestCode.SEND_MESSAGE_V2] = broker.send_answer
+            await producer.send(MESSAGE)
+            assert len(broker.connections) == (2 if is_silent else 1)
+
+    run(scenario)
+
+
 def test_producer_continues_after_its_broker_returns() -> None:
     async def scenario() -> None:
         broker = FakeBroker()

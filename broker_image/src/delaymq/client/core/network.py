@@ -6,6 +6,7 @@ import asyncio
 import socket
 import ssl
 from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
 
 from delaymq.client.core.shared_calls import SharedCalls
 from delaymq.client.credentials import Credentials
@@ -21,6 +22,13 @@ from delaymq.transport import (
     TransportError,
     connect,
 )
+
+VANISHED_S: Final = 5
+"""Time after which the kernel ends a connection to a host that does not respond; by default, it waits 15 minutes, in
+which all requests would time out."""
+SILENT_AT_LEAST_MS: Final = 1_000
+"""Shorter timeouts say nothing about the peer."""
+SILENCE_TOLERANCE_MS: Final = 50
 
 OnCommands = Callable[[RemotingConnection, list[Command]], None]
 OnConnected = Callable[[str, RemotingConnection], Awaitable[None]]
@@ -89,6 +97,9 @@ class Network:
                 connection, left_ms = await self._ready(address, timeout_ms)
             answer = await connection.request(command, left_ms)
         except RequestTimeoutError as error:
+            if connection is not None and _was_silent(connection, left_ms):
+                # The process there may be stalled, and another one may have its address by now.
+                connection.abort()
             raise AnswerTimeoutError(address, timeout_ms) from error
         except TransportError as error:
             raise UnreachableError(address, plain_text(error)) from error
@@ -150,6 +161,7 @@ class Network:
         except BaseException:
             connection.close()
             raise
+        connection.end_if_peer_vanishes(VANISHED_S)
         self._open[address] = connection
         return connection
 
@@ -161,6 +173,11 @@ class Network:
         wrong = None if server is None else self._wrong_server(address, server)
         if wrong is not None:
             raise UnreachableError(address, wrong)
+
+
+def _was_silent(connection: RemotingConnection, waited_ms: int) -> bool:
+    """Whether the peer has sent nothing at all during a request."""
+    return connection.last_bytes_age_s() * 1000 >= max(waited_ms - SILENCE_TOLERANCE_MS, SILENT_AT_LEAST_MS)
 
 
 def plain_text(error: TransportError) -> str:
