@@ -179,13 +179,21 @@ class JavaClient:
         java = ["java", *ADD_OPENS, *JAVA_OPTIONS, "-Drocketmq.client.logRoot=/tmp/logs", "-Duser.home=/tmp"]
         command = space.kubectl_command("exec", "-i", name, "--", *java, "-cp", class_path, "delaymq.load.Main")
         self._program = LoadProgram(folder, command=command)
+        self._acks: list[tuple[str, str]] = []
+        """Topic and file of each send."""
 
-    def send(self, **options: object) -> Any:
+    def send(self, *, topic: str, **options: object) -> Any:
         """Start a send (see bench/java Sending); its acknowledgements are stored in the pod."""
-        return self._program.start("send", acks="/tmp/acks", **options)
+        path = f"/tmp/acks-{len(self._acks)}"
+        self._acks.append((topic, path))
+        return self._program.start("send", topic=topic, acks=path, **options)
+
+    def watch(self, **options: object) -> Any:
+        """Start a consumer that measures the time between messages (see bench/java Receiving)."""
+        return self._program.start("watch", **options)
 
     def stop_sending(self) -> None:
-        """Wait until pending sends have their responses and ``send`` ends."""
+        """End each ``send``, once pending sends have their responses, and each ``watch``."""
         self._program.call("stop")
 
     def first_send(self, **options: Any) -> Any:
@@ -196,10 +204,10 @@ class JavaClient:
         self._program.call("drain", out="/tmp/read", **options)
         return [line.split(" ")[0] for line in self._file("/tmp/read").splitlines()]
 
-    def attempts(self) -> list[Sent]:
-        """Return acknowledged and failed sends of the last ``send``, by unique key."""
+    def attempts(self, topic: str) -> list[Sent]:
+        """Return acknowledged and failed sends to a topic, by unique key."""
         sends = []
-        for line in self._file("/tmp/acks").splitlines():
+        for line in "".join(self._file(path) for own, path in self._acks if own == topic).splitlines():
             outcome, key, level, detail = [*line.split(" "), ""][:4]
             failure = "" if outcome == "A" else detail
             sends.append(Sent(key=key, level=int(level), began_ms=0, ended_ms=0, failure=failure))

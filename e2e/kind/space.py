@@ -183,7 +183,11 @@ class Space:
 
     def kill_broker_process(self, pod: str) -> None:
         """Kill the container's process with SIGKILL, from the node, so that nothing inside can catch it."""
-        kill_container_process(self.cluster, self.pod(pod))
+        signal_container_process(self.cluster, self.pod(pod), "KILL")
+
+    def signal_broker_process(self, pod: str, signal: str) -> None:
+        """Send a signal, such as ``STOP``, to the container's process, from the node."""
+        signal_container_process(self.cluster, self.pod(pod), signal)
 
     def http(self, pod: str, path: str, *, port: int = 8080) -> Any:
         """Return the JSON response of a broker's HTTP port to a GET with its token."""
@@ -256,13 +260,13 @@ def condition(found: Manifest, type_: str) -> Manifest:
     return next((each for each in conditions if each["type"] == type_), {})
 
 
-def kill_container_process(cluster: Cluster, pod: Manifest) -> None:
-    """Kill a pod's first container with SIGKILL, from its node."""
+def signal_container_process(cluster: Cluster, pod: Manifest, signal: str) -> None:
+    """Send a signal to the process of a pod's first container, from its node."""
     container = pod["status"]["containerStatuses"][0]["containerID"].partition("://")[2]
     node = pod["spec"]["nodeName"]
     # crictl returns a container's process in `info`; the pause process and kubelet are not affected.
     inspected = json.loads(cluster.node_exec(node, "crictl", "inspect", container).stdout)
-    cluster.node_exec(node, "kill", "-9", str(inspected["info"]["pid"]))
+    cluster.node_exec(node, "kill", f"-{signal}", str(inspected["info"]["pid"]))
 
 
 def _is(found: Manifest, type_: str, status: str) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from kind import objects
 from kind.lab import Lab, Operator
-from kind.space import Space, kill_container_process
+from kind.space import Space, signal_container_process
 from kind.waiting import NotYetError, stays, wait_until
 
 pytestmark = pytest.mark.timeout(420)
@@ -38,7 +38,7 @@ def test_operator_killed_repeatedly_during_a_rollout_completes_it_without_failed
         time.sleep(KILL_EVERY_S)
         pod = operator.pods()[0]
         if pod["status"]["containerStatuses"][0].get("state", {}).get("running"):
-            kill_container_process(lab.cluster, pod)
+            signal_container_process(lab.cluster, pod, "KILL")
             killed += 1
 
     def rolled() -> bool:

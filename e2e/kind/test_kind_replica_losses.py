@@ -1,51 +1,39 @@
-"""Losses around a group with replicas: the API server, the operator and a volume, while messages are sent."""
+"""Losses around a group with replicas, while our clients and RocketMQ's send and consume: brokers, nodes, volumes, the
+API server and the operator.
+"""
 
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 from kind import objects
-from kind.clients import Program
-from kind.groups import LEVELS, RATE, REGISTER, group_of
+from kind.clients import JAVA_POD, JavaClient
+from kind.group_load import TOPICS, GroupLoad
+from kind.groups import REGISTER, group_of
 from kind.lab import Lab, Operator
+from kind.lost_nodes import LostNodes
 from kind.space import Space, condition
-from kind.verdict import longest_gap_s
 from kind.waiting import NotYetError, wait_until
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(2400)]
 
 API_SERVER_PORT = "6443"
 OUTAGE_S = 120.0
-
-
-class Load:
-    """A producer, and the longest times without an acknowledged send."""
-
-    def __init__(self, space: Space, name_servers: str) -> None:
-        self.space = space
-        self.producer: Program = space.client.produce(
-            topic="orders", name_servers=name_servers, rate=RATE, levels=LEVELS, at_most_s=1_000
-        )
-        self.gaps: dict[str, float] = {}
-
-    def go_on(self, count: int = 2 * RATE) -> None:
-        self.producer.wait_lines("sent", len(self.producer.lines("sent")) + count, timeout_s=90)
-
-    @contextmanager
-    def during(self, what: str) -> Iterator[None]:
-        """Measure the longest gap of a fault."""
-        self.go_on()
-        before = len(self.producer.sends())
-        yield
-        self.go_on()
-        self.gaps[what] = round(longest_gap_s(self.producer.sends()[max(0, before - 1) :]), 2)
+STALL_S = 15.0
+CONNECTS_TOPIC, CONNECTS = "connects", 1_000
 
 
 def _master_now(space: Space) -> str:
     """Return the master as the register states it: the operator may not run."""
     lease = space.get("lease", REGISTER)
     return str(lease["spec"].get("holderIdentity", ""))
+
+
+def _replica_now(space: Space) -> str:
+    master = _master_now(space)
+    return next(str(each["name"]) for each in group_of(space)["replicas"] if each["name"] != master)
 
 
 def _wait_other_master(space: Space, former: str, *, timeout_s: float = 90.0) -> str:
@@ -58,7 +46,7 @@ def _wait_other_master(space: Space, former: str, *, timeout_s: float = 90.0) ->
     return wait_until("another member is the master", ask, timeout_s=timeout_s)
 
 
-def _wait_in_sync(space: Space, *, timeout_s: float = 180.0) -> None:
+def _wait_in_sync(space: Space, *, timeout_s: float = 240.0) -> None:
     def ask() -> bool:
         state = condition(space.broker(), "ReplicasInSync")
         if state.get("status") == "True":
@@ -66,6 +54,10 @@ def _wait_in_sync(space: Space, *, timeout_s: float = 180.0) -> None:
         raise NotYetError(str(state))
 
     wait_until("all replicas are in sync", ask, timeout_s=timeout_s)
+
+
+def _switch_over(space: Space) -> None:
+    space.kubectl("exec", _master_now(space), "--", "delaymq", "replica", "switchover", _replica_now(space))
 
 
 @contextmanager
@@ -81,47 +73,131 @@ def _without_api_server(lab: Lab) -> Iterator[None]:
             lab.cluster.node_exec(node, "iptables", "-D", *rule)
 
 
+@contextmanager
+def _stopped_api_server(lab: Lab) -> Iterator[None]:
+    """Suspend the API server, and the kubelet that would restart it."""
+    (node,) = (each for each in lab.cluster.nodes() if each not in lab.workers)
+    programs = "$(pidof kubelet kube-apiserver)"
+    lab.cluster.node_exec(node, "sh", "-c", f"kill -STOP {programs}")
+    try:
+        yield
+    finally:
+        lab.cluster.node_exec(node, "sh", "-c", f"kill -CONT {programs}")
+
+
+@contextmanager
+def _without_operator(lab: Lab, operator: Operator) -> Iterator[None]:
+    deployment = operator.deployment()["metadata"]["name"]
+    scale = ("-n", operator.namespace, "scale", "deployment", deployment)
+    lab.cluster.kubectl(*scale, "--replicas=0")
+    try:
+        yield
+    finally:
+        lab.cluster.kubectl(*scale, "--replicas=1")
+        operator.wait_ready()
+
+
 def test_group_serves_clients_through_losses_of_all_around_it(
     lab: Lab,
     operator: Operator,
     spaces: Callable[..., Space],
+    nodes: LostNodes,
     note: Callable[..., None],
+    tmp_path: Path,
 ) -> None:
     space = spaces("losses")
-    space.apply(objects.topic("orders", queues=4))
-    name_servers = space.broker_ready(replicasPerGroup=2)
-    space.wait_condition("topic.delaymq.io", "orders", "Ready", reason="InEveryGroup")
+    requests = {"cpu": "50m", "memory": "256Mi"}
+    space.apply(objects.client_pod(JAVA_POD, lab.java_client_image(), requests=requests))
+    space.apply(*(objects.topic(name, queues=4) for name in (*TOPICS, CONNECTS_TOPIC)))
+    # One NameServer would be lost together with its node.
+    name_servers = space.broker_ready(
+        replicasPerGroup=2, nameServers={"replicas": 2, "resources": {"requests": objects.SMALL_REQUESTS}}
+    )
+    for name in (*TOPICS, CONNECTS_TOPIC):
+        space.wait_condition("topic.delaymq.io", name, "Ready", reason="InEveryGroup")
     _wait_in_sync(space)
-    load = Load(space, name_servers)
+    space.wait_pod_ready(JAVA_POD)
+    with JavaClient(space, tmp_path) as java:
+        load = GroupLoad(space, name_servers, java)
+        _lose_members(space, load)
+        _lose_node(space, load, nodes)
+        with _without_operator(lab, operator):
+            _lose_pod_of_master(space, load)
+        _lose_api_server(lab, space, load)
+        connects = _connect_during_switchover(space, name_servers, load)
+        figures = load.judge()
+    note(gaps=load.gaps, connects=connects, **figures)
+    assert connects == {"acknowledged": CONNECTS, "failed": 0}
+    assert not load.gaps["switchover"]["failed"]
 
-    with load.during("API server unreachable for two minutes"), _without_api_server(lab):
-        epoch = group_of(space)["epoch"]
-        time.sleep(OUTAGE_S)
-    _wait_in_sync(space)
-    assert group_of(space)["epoch"] == epoch, "the master continued"
 
-    deployment = operator.deployment()["metadata"]["name"]
-    lab.cluster.kubectl("-n", operator.namespace, "scale", "deployment", deployment, "--replicas=0")
-    former = _master_now(space)
-    with load.during("master killed without an operator"):
-        space.kubectl("delete", "pod", former, "--grace-period=0", "--force")
+def _lose_members(space: Space, load: GroupLoad) -> None:
+    with load.during("switchover"):
+        former = _master_now(space)
+        _switch_over(space)
         _wait_other_master(space, former)
-    lab.cluster.kubectl("-n", operator.namespace, "scale", "deployment", deployment, "--replicas=1")
-    operator.wait_ready()
     _wait_in_sync(space)
-
-    replica = next(each["name"] for each in group_of(space)["replicas"] if each["name"] != _master_now(space))
+    with load.during("master killed"):
+        former = _master_now(space)
+        space.kill_broker_process(former)
+        _wait_other_master(space, former)
+    _wait_in_sync(space)
+    with load.during("replica killed"):
+        space.kill_broker_process(_replica_now(space))
+    _wait_in_sync(space)
+    with load.during("replica stalled"):
+        replica = _replica_now(space)
+        space.signal_broker_process(replica, "STOP")
+        time.sleep(STALL_S)
+        space.signal_broker_process(replica, "CONT")
+    _wait_in_sync(space)
     with load.during("volume of the replica lost"):
+        replica = _replica_now(space)
         space.kubectl("delete", "pvc", f"store-{replica}", "--wait=false")
         space.kubectl("delete", "pod", replica, "--grace-period=0", "--force")
         wait_until("the volume is a new one", lambda: _is_new_volume(space, replica), timeout_s=120)
     _wait_in_sync(space)
 
-    load.producer.stop()
-    sends = load.producer.sends()
-    verdict = space.judge_when_done("orders", sends, timeout_s=90)
-    verdict.assert_clean()
-    note(**load.gaps, **verdict.figures())
+
+def _lose_node(space: Space, load: GroupLoad, nodes: LostNodes) -> None:
+    with load.during("node of the master lost"):
+        former = _master_now(space)
+        home = space.pod(former)["spec"]["nodeName"]
+        nodes.lose(home)
+        _wait_other_master(space, former)
+    nodes.give_back(home)
+    _wait_in_sync(space)
+
+
+def _lose_pod_of_master(space: Space, load: GroupLoad) -> None:
+    with load.during("master's pod lost without an operator"):
+        former = _master_now(space)
+        space.kubectl("delete", "pod", former, "--grace-period=0", "--force")
+        _wait_other_master(space, former)
+
+
+def _lose_api_server(lab: Lab, space: Space, load: GroupLoad) -> None:
+    _wait_in_sync(space)
+    epoch = group_of(space)["epoch"]
+    with load.during("API server unreachable for two minutes"), _without_api_server(lab):
+        time.sleep(OUTAGE_S)
+    _wait_in_sync(space)
+    with load.during("API server stopped for two minutes"), _stopped_api_server(lab):
+        time.sleep(OUTAGE_S)
+    _wait_in_sync(space)
+    assert group_of(space)["epoch"] == epoch, "the master continued"
+
+
+def _connect_during_switchover(space: Space, name_servers: str, load: GroupLoad) -> object:
+    """Start many clients one after the other while the master changes; return their results."""
+    with load.during("switchover with new connections"):
+        connects = space.client.start(
+            "connects", name_servers=name_servers, topic=CONNECTS_TOPIC, count=CONNECTS, at_most_s=300
+        )
+        connects.wait_lines("ready", timeout_s=30)
+        time.sleep(2)
+        _switch_over(space)
+        return connects.result()
 
 
 def _is_new_volume(space: Space, replica: str) -> bool:

@@ -87,7 +87,7 @@ def test_replica_serves_clients_at_the_same_address_after_the_master_was_killed(
         figures = _fail_over(space, producer)
         java.stop_sending()
         sending.result(60)
-        attempts = java.attempts()
+        attempts = java.attempts("java")
     figures |= _found_again_and_roll(space, producer)
     figures |= _judge(space, producer)
     by_java = space.judge_when_done("java", attempts, by_unique_key=True)

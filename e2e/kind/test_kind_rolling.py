@@ -95,7 +95,7 @@ def test_rolling_update_of_two_groups_fails_no_send_and_loses_no_message(
         counts = python.stop()
         java.stop_sending()
         sent = sending.result(60)
-        attempts = java.attempts()
+        attempts = java.attempts("java")
     assert counts["failed"] == 0, python.lines("failed")[:5]
     verdict = space.judge_when_done("python", python.sends(), groups=2)
     verdict.assert_clean()

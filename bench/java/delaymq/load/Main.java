@@ -58,6 +58,7 @@ public final class Main {
             case "send" -> Sending.run(options);
             case "first-send" -> FirstSend.run(options);
             case "consume" -> Receiving.consume(options);
+            case "watch" -> Receiving.watch(options);
             case "latency" -> Receiving.latency(options);
             case "held" -> Reading.held(options);
             case "drain" -> Reading.drain(options);

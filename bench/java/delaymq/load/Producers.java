@@ -11,7 +11,10 @@ import org.apache.rocketmq.client.producer.TransactionMQProducer;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
 
-/** One started producer for each combination of NameServer, send timeout and number of retries (default: none). */
+/**
+ * One started producer for each combination of NameServer, send timeout, number of retries (default: none) and, to use
+ * connections of its own, instance.
+ */
 final class Producers {
     private static final Map<String, DefaultMQProducer> STARTED = new ConcurrentHashMap<>();
     private static final AtomicInteger NEXT_INSTANCE = new AtomicInteger();
@@ -24,7 +27,7 @@ final class Producers {
         int timeoutMs = options.number("timeout_ms", 3000);
         int retries = options.number("retries", 0);
         boolean transactions = options.text("mode", "").equals("transaction");
-        String key = namesrv + "/" + timeoutMs + "/" + retries + "/" + transactions;
+        String key = namesrv + "/" + timeoutMs + "/" + retries + "/" + transactions + "/" + options.text("instance", "");
         synchronized (STARTED) {
             DefaultMQProducer known = STARTED.get(key);
             if (known != null) {

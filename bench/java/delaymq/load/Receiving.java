@@ -14,7 +14,10 @@ import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
 
-/** Push consumers: the rate at which a filled topic is read, and the time of a message from send to receive. */
+/**
+ * Push consumers: the rate at which a filled topic is read, the time of a message from send to receive, and gaps while
+ * brokers fail.
+ */
 final class Receiving {
     private Receiving() {
     }
@@ -62,6 +65,32 @@ final class Receiving {
         }
         double elapsed = Math.max(1, last.get() - first.get()) / 1e9;
         return new Reply().put("received", received.get()).put("elapsed_s", elapsed).put("rate", count / elapsed);
+    }
+
+    /**
+     * Consumes for `seconds`, or until `stop`, and returns the number of messages and the longest time between two of
+     * them, from the first one to the end.
+     */
+    static Reply watch(Options options) throws Exception {
+        AtomicLong received = new AtomicLong();
+        Gaps gaps = new Gaps();
+        DefaultMQPushConsumer consumer = consumer(options, (messages, context) -> {
+            gaps.next(System.nanoTime());
+            received.addAndGet(messages.size());
+            return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+        });
+        long startNanos = System.nanoTime();
+        long deadlineNanos = startNanos + (long) (options.decimal("seconds", 60) * 1e9);
+        try {
+            consumer.start();
+            while (System.nanoTime() < deadlineNanos && !Sending.isStopped(startNanos)) {
+                Thread.sleep(20);
+            }
+            gaps.next(System.nanoTime());
+        } finally {
+            consumer.shutdown();
+        }
+        return new Reply().put("received", received.get()).put("longest_gap_ms", gaps.longestMs());
     }
 
     /**

@@ -31,6 +31,8 @@ import org.apache.rocketmq.common.message.MessageClientIDSetter;
  * on, and the properties kind and number in turn), retries (by the client after a failed attempt; default: 0), acks
  * (file with one line for each send: A or F, unique key, level, queue, queue offset or the error).
  *
+ * longest_gap_ms is the longest time between two acknowledgements, from the start of the first send to the end.
+ *
  * p50_us and p99_us are durations of synchronous sends, failed ones included; with a rate, from the time at which a send
  * was due.
  */
@@ -64,6 +66,7 @@ final class Sending {
     private final AtomicLong claimed = new AtomicLong();
     private final AtomicLong acknowledged = new AtomicLong();
     private final AtomicLong failed = new AtomicLong();
+    private final Gaps gaps = new Gaps();
     private final Map<String, Integer> errors = new TreeMap<>();
     private final Durations durations = new Durations();
     private long startNanos;
@@ -100,13 +103,19 @@ final class Sending {
         return new Sending(options).run();
     }
 
-    /** Stops every running `send`: outstanding requests are completed, and no further ones are sent. */
+    /** Stops every running `send` and `watch`: outstanding requests are completed, and no further ones are sent. */
     static void stop() {
         STOPPED_NANOS.set(System.nanoTime());
     }
 
+    /** Whether `stop` was called after this time in System.nanoTime. */
+    static boolean isStopped(long sinceNanos) {
+        return sinceNanos <= STOPPED_NANOS.get();
+    }
+
     private Reply run() throws Exception {
         startNanos = System.nanoTime();
+        gaps.next(startNanos);
         deadlineNanos = startNanos + (long) ((seconds > 0 ? seconds : atMostSeconds) * 1e9);
         long startMs = System.currentTimeMillis();
         List<Thread> workers = new ArrayList<>();
@@ -119,6 +128,7 @@ final class Sending {
         for (Thread worker : workers) {
             worker.join();
         }
+        gaps.next(System.nanoTime());
         // Responses to asynchronous sends arrive later; the client fails each of them at its timeout.
         window.tryAcquire(inFlight, 10, TimeUnit.SECONDS);
         double elapsed = (System.nanoTime() - startNanos) / 1e9;
@@ -133,6 +143,7 @@ final class Sending {
                 .put("failed", failed.get())
                 .put("elapsed_s", elapsed)
                 .put("rate", acknowledged.get() / elapsed)
+                .put("longest_gap_ms", gaps.longestMs())
                 .put("p50_us", durations.micros(50))
                 .put("p99_us", durations.micros(99))
                 .put("start_ms", startMs)
@@ -180,7 +191,7 @@ final class Sending {
     /** Returns false after `stop`, or after `forget` has shut down the producer: no more sends are expected then. */
     @SuppressWarnings("deprecation")
     private boolean isOpen() {
-        return startNanos > STOPPED_NANOS.get() && producer.getDefaultMQProducerImpl().getServiceState() == ServiceState.RUNNING;
+        return !isStopped(startNanos) && producer.getDefaultMQProducerImpl().getServiceState() == ServiceState.RUNNING;
     }
 
     private Message message() {
@@ -253,6 +264,7 @@ final class Sending {
         }
         log("A", messages, result.getMessageQueue().getQueueId() + " " + result.getQueueOffset());
         acknowledged.addAndGet(messages.size());
+        gaps.next(System.nanoTime());
     }
 
     private void fail(List<Message> messages, Throwable e) {
