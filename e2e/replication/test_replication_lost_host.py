@@ -16,7 +16,7 @@ from delaymq.client import Client, ClientError, Message, Producer, ProducerOptio
 from harness.processes import ServerProcess
 from replication.namespaces import Network, Node
 
-pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("namespaces")]
+pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(120), pytest.mark.usefixtures("namespaces")]
 
 NAMESRV_PORT, BROKER_PORT = 9876, 10911
 ESTABLISHED = "01"

@@ -18,7 +18,7 @@ from delaymq_testing.broker.harness import broker_config
 from delaymq_testing.replicated_group import Group, GroupMember, replicated
 from delaymq_testing.running_server import BROKER_FIELDS, BrokerPeer, run, until
 
-QUICK = Settings(replica_timeout_ms=500, renew_ms=300, retry_ms=200, defer_ms=200, lease_ms=2_000)
+QUICK = Settings(replica_timeout_ms=2_000, renew_ms=300, retry_ms=200, defer_ms=200, lease_ms=2_000)
 
 
 async def stop_all(group: Group) -> None:
@@ -94,10 +94,7 @@ def test_held_requests_are_handled_if_the_target_does_not_take_over(tmp_path: Pa
     async def scenario() -> None:
         async with replicated(tmp_path / "g", "ab", QUICK._replace(hand_over_ms=1_200)) as group:
             peer, broker = await BrokerPeer.connect(group["a"].port), group["a"].running.broker
-            response = await peer.send("T", b"delayed", TIMER_DELAY_MS="300")
-            # A busy machine may have stalled the replica for longer than `replica_timeout_ms`.
-            assert response.code in (ResponseCode.SUCCESS, ResponseCode.SLAVE_NOT_AVAILABLE)
-            await group.in_sync("a", "b")
+            assert (await peer.send("T", b"delayed", TIMER_DELAY_MS="300")).code == ResponseCode.SUCCESS
             paused = group["b"].replica.driver
             paused.handle = lambda event: None
             group["a"].replica.driver.handle(SwitchOver("b", group.register.record.epoch))
