@@ -59,10 +59,9 @@ _ASIDE = {
         enableBatchPush isEnableBatchPush maxLmqConsumeQueueNum maxMsgsNumBatch
         """,
     "common in configuration files, although not keys of RocketMQ 4.9": """
-        abortFile checkTransactionMessageEnable clientIP commitLogReputFromOffset diskSpaceCleanForciblyRatio
-        diskSpaceWarningLevelRatio instanceName logicalDiskSpaceCleanForciblyThreshold mapedFileSizeCommitLog
-        mapedFileSizeConsumeQueue maxDeleteFilesNum replicasPerDiskPartition scheduleAsyncDeliver
-        storeCheckpoint traceTopicName vipChannelEnabled
+        abortFile checkTransactionMessageEnable clientIP commitLogReputFromOffset instanceName
+        logicalDiskSpaceCleanForciblyThreshold mapedFileSizeCommitLog mapedFileSizeConsumeQueue maxDeleteFilesNum
+        replicasPerDiskPartition scheduleAsyncDeliver storeCheckpoint traceTopicName vipChannelEnabled
         """,
 }
 """Keys that are accepted, so that an existing broker.conf works unchanged, and reported: reason → keys."""

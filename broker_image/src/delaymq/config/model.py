@@ -287,6 +287,12 @@ class BrokerConfig(PlainSlaveKeys, RegisterKeys, ReplicationKeys, TlsClientKeys,
     disk_max_used_space_ratio: int = number(
         75, 10, 95, "disk usage, in percent, above which expired segments are deleted at any hour", hot=True
     )
+    disk_space_clean_forcibly_ratio: int = number(
+        85, 10, 99, "disk usage, in percent, above which segments are deleted regardless of their age", hot=True
+    )
+    disk_space_warning_level_ratio: int = number(
+        90, 10, 99, "disk usage, in percent, above which messages are rejected", hot=True
+    )
 
     # Transactions
     transaction_time_out: int = number(

@@ -30,9 +30,9 @@ class StoreOptions:
     disk_max_used_ratio: float = 0.75
     """Disk usage above which old segments are deleted at any hour (diskMaxUsedSpaceRatio)."""
     disk_clean_ratio: float = 0.85
-    """Disk usage above which segments are deleted regardless of age."""
+    """Disk usage above which segments are deleted regardless of age (diskSpaceCleanForciblyRatio)."""
     disk_write_refused_ratio: float = 0.90
-    """Disk usage above which messages are rejected."""
+    """Disk usage above which messages are rejected (diskSpaceWarningLevelRatio)."""
     snapshot_interval_bytes: int = 32 << 20
     """Maximum amount of log that recovery has to replay."""
     max_record_bytes: int = (4 << 20) + (64 << 10)

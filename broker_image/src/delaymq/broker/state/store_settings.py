@@ -29,6 +29,8 @@ def store_options(config: BrokerConfig) -> StoreOptions:
         file_reserved_hours=config.file_reserved_time,
         delete_when=config.deletion_hours,
         disk_max_used_ratio=config.disk_max_used_space_ratio / 100,
+        disk_clean_ratio=config.disk_space_clean_forcibly_ratio / 100,
+        disk_write_refused_ratio=config.disk_space_warning_level_ratio / 100,
         snapshot_interval_bytes=config.snapshot_interval_bytes,
         max_record_bytes=config.max_message_size + _RECORD_EXTRA_BYTES,
     )
