@@ -7,7 +7,10 @@ import os
 from collections import defaultdict
 
 import pytest
+from delaymq_testing import any_disk
 from delaymq_testing.repetitions import is_chosen
+
+any_disk.accept()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

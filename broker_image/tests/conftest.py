@@ -1,8 +1,11 @@
 """What holds for all tests of the broker."""
 
 import signal
+from collections.abc import Iterator
 
-from delaymq_testing import repetitions
+import pytest
+from delaymq.store.disk.files import Files
+from delaymq_testing import any_disk, repetitions
 from hypothesis import settings
 
 # A shared machine may stall in the middle of any example: that is no failure.
@@ -12,6 +15,16 @@ settings.load_profile("any machine")
 # Who is started in the background ignores Ctrl-C, and so would every command that tests interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+any_disk.accept()
+
+
+@pytest.fixture(autouse=True, scope="session")
+def half_full_disk() -> Iterator[None]:
+    """Let stores in this process find half of the disk used, however full it is."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Files, "disk_used_ratio", lambda self, path: 0.5)
+        yield
 
 
 def pytest_report_header() -> str:

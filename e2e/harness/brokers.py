@@ -16,6 +16,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
+from delaymq_testing import any_disk
+
 from harness import isolation, java, ports
 from harness.errors import HarnessError
 from harness.processes import ServerProcess
@@ -171,7 +173,7 @@ class RealCluster(Cluster):
     ) -> None:
         super().__init__(config=config, store_path=store_path, rules=rules)
         self.namesrv = RealNameServer(self.base_path, self.namesrv_port)
-        options = [*jvm_options, *_directories(self.base_path, self.home_path)]
+        options = [*jvm_options, *any_disk.JVM_OPTIONS, *_directories(self.base_path, self.home_path)]
         main_class = "org.apache.rocketmq.broker.BrokerStartup"
         arguments = ("-c", str(self.config_path))
         command = java.command(java.class_path(self.profile), main_class, *arguments, options=options)

@@ -28,10 +28,13 @@ WORKERS = 2
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Exclude the cluster's creation, which has limits of its own, from the time limit of the first test."""
+    """Exclude the cluster's creation, which has limits of its own, from the time limit of the first test.
+
+    The end of the time fails the test, but not the process, which has to delete the cluster.
+    """
     for item in items:
         if item.path.parent == Path(__file__).parent and (marker := item.get_closest_marker("timeout")):
-            item.add_marker(pytest.mark.timeout(*marker.args, func_only=True), append=False)
+            item.add_marker(pytest.mark.timeout(*marker.args, func_only=True, method="signal"), append=False)
 
 
 @pytest.fixture(scope="session")

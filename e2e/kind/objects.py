@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from delaymq_testing import any_disk
+
 Manifest = dict[str, Any]
 
 API_VERSION = "delaymq.io/v1alpha1"
@@ -34,7 +36,7 @@ def broker(
     if annotations:
         metadata["annotations"] = annotations
     whole = {
-        "config": {**SMALL_STORE, **PATIENT, **(config or {})},
+        "config": {**SMALL_STORE, **PATIENT, **any_disk.SETTINGS, **(config or {})},
         "storage": {"size": "128Mi"},
         "resources": {"requests": SMALL_REQUESTS},
         "nameServers": {"replicas": 1, "resources": {"requests": SMALL_REQUESTS}},

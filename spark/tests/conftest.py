@@ -10,9 +10,12 @@ import sys
 from collections.abc import Iterator
 
 import pytest
+from delaymq_testing import any_disk
 from pyspark.sql import SparkSession
 
 JAVA_VERSION = 17
+
+any_disk.accept()
 
 
 def why_no_java() -> str | None:

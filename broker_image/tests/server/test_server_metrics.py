@@ -13,7 +13,7 @@ from delaymq.broker.statistics.metric_labels import OTHER, LabelLimiter
 from delaymq.protocol.bodies import SubscriptionGroupConfig, TopicConfig
 from delaymq.protocol.codes import RequestCode
 from delaymq.protocol.command import request_command
-from delaymq.store.disk.files import Files
+from delaymq.store.disk.files import disk_space
 from delaymq_testing.running_server import HOST, BrokerPeer, run, standalone, until
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -118,7 +118,7 @@ def test_disk_usage_is_measured_consistently(tmp_path: Path, monkeypatch: pytest
             samples = values(await scrape(port))
             async with aiohttp.ClientSession() as session, session.get(f"http://{HOST}:{port}/api/v1/totals") as answer:
                 disk = (await answer.json())["disk"]
-            ratio = Files().disk_used_ratio(str(tmp_path))
+            ratio = disk_space(str(tmp_path)).used_ratio
             assert ratio == pytest.approx(0.3)
             assert disk["usedRatio"] == pytest.approx(ratio)
             assert samples[("delaymq_disk_free_bytes", ())] == disk["freeBytes"] == available * 4096

@@ -1,0 +1,26 @@
+"""Independence of tests from the disk of the machine, which may be nearly full: brokers would then reject messages and
+delete segments.
+"""
+
+import os
+from typing import Final
+
+SETTINGS: Final = {"diskSpaceWarningLevelRatio": "99", "diskSpaceCleanForciblyRatio": "99"}
+"""Settings of brokers whose disk may be nearly full."""
+ENVIRONMENT: Final = {
+    "DELAYMQ_DISK_SPACE_WARNING_LEVEL_RATIO": "99",
+    "DELAYMQ_DISK_SPACE_CLEAN_FORCIBLY_RATIO": "99",
+}
+"""The same settings for all brokers that this process starts, unless their configuration has others."""
+FIELDS: Final = {"disk_space_warning_level_ratio": 99, "disk_space_clean_forcibly_ratio": 99}
+"""The same settings as fields of BrokerConfig."""
+JVM_OPTIONS: Final = (
+    "-Drocketmq.broker.diskSpaceWarningLevelRatio=0.99",
+    "-Drocketmq.broker.diskSpaceCleanForciblyRatio=0.99",
+)
+"""The same for RocketMQ's broker."""
+
+
+def accept() -> None:
+    """Let brokers that this process starts use a disk that is nearly full."""
+    os.environ.update(ENVIRONMENT)
