@@ -189,7 +189,7 @@ def _lose_api_server(lab: Lab, space: Space, load: GroupLoad) -> None:
 
 
 def _connect_during_switchover(space: Space, name_servers: str, load: GroupLoad) -> object:
-    """Start many clients one after the other while the master changes; return their results."""
+    """Start many clients one at a time while the master changes; return their results."""
     with load.during("switchover with new connections"):
         connects = space.client.start(
             "connects", name_servers=name_servers, topic=CONNECTS_TOPIC, count=CONNECTS, at_most_s=300

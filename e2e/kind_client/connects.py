@@ -1,4 +1,4 @@
-"""Starts clients one after the other, each with a connection of its own and one send, and prints failed sends.
+"""Starts clients one at a time, each with a connection of its own and one send, and prints failed sends.
 
 They resemble the processes of an application that restart while a group changes its master.
 """
