@@ -35,13 +35,14 @@ PROGRAM = f"""
 import resource, sys
 from pathlib import Path
 resource.setrlimit(resource.RLIMIT_NOFILE, ({DESCRIPTORS}, {DESCRIPTORS}))
+from delaymq_testing import any_disk
 from delaymq_testing.broker.harness import broker_config
 from delaymq.config import NamesrvConfig
 from delaymq.server.main import run_standalone
 path, port = Path(sys.argv[1]), int(sys.argv[2])
 config = broker_config(
     path, listen_port=port, flush_disk_type="SYNC_FLUSH", message_delay_level="2s",
-    auto_create_topic_enable=True, fast_port_enable=False,
+    auto_create_topic_enable=True, fast_port_enable=False, **any_disk.FIELDS,
 )
 sys.exit(run_standalone(config, NamesrvConfig(listen_port=0, kv_config_path=""), http=False))
 """

@@ -21,6 +21,7 @@ BOUND_S = 100
 PROGRAM = """
 import sys
 from pathlib import Path
+from delaymq_testing import any_disk
 from delaymq_testing.broker.harness import broker_config
 from delaymq.config import NamesrvConfig
 from delaymq.server.main import run_namesrv, run_standalone
@@ -28,7 +29,7 @@ what, path, port = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
 namesrv = NamesrvConfig(listen_port=port if what == "namesrv" else 0, kv_config_path=str(path / "kvConfig.json"))
 if what == "namesrv":
     sys.exit(run_namesrv(namesrv))
-sys.exit(run_standalone(broker_config(path, listen_port=port, http_port=0), namesrv))
+sys.exit(run_standalone(broker_config(path, listen_port=port, http_port=0, **any_disk.FIELDS), namesrv))
 """
 
 

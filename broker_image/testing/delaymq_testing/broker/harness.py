@@ -17,7 +17,6 @@ from delaymq.message.record import Record, decode_record
 from delaymq.protocol.codes import RequestCode
 from delaymq.protocol.command import Command, Response, request_command
 
-from delaymq_testing import any_disk
 from delaymq_testing.step_runner import at_once
 from delaymq_testing.store.small_stores import flush
 
@@ -75,7 +74,6 @@ def broker_config(path: Path, **changes: Any) -> BrokerConfig:
         "max_hash_slot_num": 1_000,
         "max_index_num": 4_000,
         "default_topic_queue_nums": 4,
-        **any_disk.FIELDS,
     }
     return BrokerConfig(**(settings | changes))
 
