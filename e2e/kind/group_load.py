@@ -70,7 +70,7 @@ class GroupLoad:
 
     def _start_java(self) -> dict[str, Any]:
         servers = {"namesrv": self._name_servers, "seconds": 600}
-        sending = {**servers, "rate": JAVA_RATE, "levels": 1, "retries": 2}
+        sending = {**servers, "rate": JAVA_RATE, "levels": 1, "retries": 2, "gaps": 1}
         return {
             "java": self._java.send(**sending, topic=JAVA_TOPIC, threads=2),
             "java_async": self._java.send(**sending, topic=JAVA_ASYNC_TOPIC, mode="async", instance="async"),

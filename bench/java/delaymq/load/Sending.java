@@ -31,7 +31,8 @@ import org.apache.rocketmq.common.message.MessageClientIDSetter;
  * on, and the properties kind and number in turn), retries (by the client after a failed attempt; default: 0), acks
  * (file with one line for each send: A or F, unique key, level, queue, queue offset or the error).
  *
- * longest_gap_ms is the longest time between two acknowledgements, from the start of the first send to the end.
+ * longest_gap_ms, with the option gaps, is the longest time between two acknowledgements, from the start of the first
+ * send to the end.
  *
  * p50_us and p99_us are durations of synchronous sends, failed ones included; with a rate, from the time at which a send
  * was due.
@@ -66,7 +67,7 @@ final class Sending {
     private final AtomicLong claimed = new AtomicLong();
     private final AtomicLong acknowledged = new AtomicLong();
     private final AtomicLong failed = new AtomicLong();
-    private final Gaps gaps = new Gaps();
+    private final Gaps gaps;
     private final Map<String, Integer> errors = new TreeMap<>();
     private final Durations durations = new Durations();
     private long startNanos;
@@ -91,6 +92,7 @@ final class Sending {
         atMostSeconds = options.decimal("at_most_seconds", 600);
         window = new Semaphore(options.number("window", 512));
         acks = options.has("acks") ? Files.newBufferedWriter(Path.of(options.text("acks"))) : null;
+        gaps = options.has("gaps") ? new Gaps() : null;
         if (seconds <= 0 && count == Long.MAX_VALUE) {
             throw new IllegalArgumentException("send needs seconds or count");
         }
@@ -115,7 +117,7 @@ final class Sending {
 
     private Reply run() throws Exception {
         startNanos = System.nanoTime();
-        gaps.next(startNanos);
+        noteGap();
         deadlineNanos = startNanos + (long) ((seconds > 0 ? seconds : atMostSeconds) * 1e9);
         long startMs = System.currentTimeMillis();
         List<Thread> workers = new ArrayList<>();
@@ -128,7 +130,7 @@ final class Sending {
         for (Thread worker : workers) {
             worker.join();
         }
-        gaps.next(System.nanoTime());
+        noteGap();
         // Responses to asynchronous sends arrive later; the client fails each of them at its timeout.
         window.tryAcquire(inFlight, 10, TimeUnit.SECONDS);
         double elapsed = (System.nanoTime() - startNanos) / 1e9;
@@ -143,7 +145,7 @@ final class Sending {
                 .put("failed", failed.get())
                 .put("elapsed_s", elapsed)
                 .put("rate", acknowledged.get() / elapsed)
-                .put("longest_gap_ms", gaps.longestMs())
+                .put("longest_gap_ms", gaps == null ? 0 : gaps.longestMs())
                 .put("p50_us", durations.micros(50))
                 .put("p99_us", durations.micros(99))
                 .put("start_ms", startMs)
@@ -264,7 +266,13 @@ final class Sending {
         }
         log("A", messages, result.getMessageQueue().getQueueId() + " " + result.getQueueOffset());
         acknowledged.addAndGet(messages.size());
-        gaps.next(System.nanoTime());
+        noteGap();
+    }
+
+    private void noteGap() {
+        if (gaps != null) {
+            gaps.next(System.nanoTime());
+        }
     }
 
     private void fail(List<Message> messages, Throwable e) {
