@@ -4,7 +4,6 @@ import signal
 from collections.abc import Iterator
 
 import pytest
-from delaymq.store.disk.files import Files
 from delaymq_testing import any_disk, repetitions
 from hypothesis import settings
 
@@ -21,9 +20,8 @@ any_disk.accept()
 
 @pytest.fixture(autouse=True, scope="session")
 def half_full_disk() -> Iterator[None]:
-    """Let stores in this process find half of the disk used, however full it is."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Files, "disk_used_ratio", lambda self, path: 0.5)
+    """Make stores in this process independent of the machine's disk."""
+    with any_disk.half_full():
         yield
 
 

@@ -18,6 +18,13 @@ JAVA_VERSION = 17
 any_disk.accept()
 
 
+@pytest.fixture(autouse=True, scope="session")
+def half_full_disk() -> Iterator[None]:
+    """Make stores in this process independent of the machine's disk."""
+    with any_disk.half_full():
+        yield
+
+
 def why_no_java() -> str | None:
     """Return why Spark cannot run for lack of a suitable Java, or None."""
     home = os.environ.get("JAVA_HOME")

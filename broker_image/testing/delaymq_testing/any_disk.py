@@ -3,7 +3,12 @@ delete segments.
 """
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
+
+import pytest
+from delaymq.store.disk.files import Files
 
 SETTINGS: Final = {"diskSpaceWarningLevelRatio": "99", "diskSpaceCleanForciblyRatio": "99"}
 """Settings of brokers whose disk may be nearly full."""
@@ -24,3 +29,11 @@ JVM_OPTIONS: Final = (
 def accept() -> None:
     """Let brokers that this process starts use a disk that is nearly full."""
     os.environ.update(ENVIRONMENT)
+
+
+@contextmanager
+def half_full() -> Iterator[None]:
+    """Let stores in this process find half of the disk used, however full it is."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Files, "disk_used_ratio", lambda self, path: 0.5)
+        yield
