@@ -15,6 +15,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from delaymq_testing import any_disk
+
 COMMAND_LIMIT_S = 60.0
 BLOCK = re.compile(r"(?P<before>[^\n]*)\n+```(?P<language>\w+)\n(?P<text>.*?)^```$", re.DOTALL | re.MULTILINE)
 SAVED_AS = re.compile(r"`([\w.-]+)`:$")
@@ -166,4 +168,11 @@ class PageRun:
     def _environment(self) -> dict[str, str]:
         kept = {name: value for name, value in os.environ.items() if not name.startswith("DELAYMQ_")}
         path = os.pathsep.join([*map(str, self.path_folders), kept["PATH"]])
-        return {**kept, "PATH": path, "HOME": str(self.folder), "COLUMNS": "200", "PYTHONUNBUFFERED": "1"}
+        return {
+            **kept,
+            **any_disk.ENVIRONMENT,
+            "PATH": path,
+            "HOME": str(self.folder),
+            "COLUMNS": "200",
+            "PYTHONUNBUFFERED": "1",
+        }

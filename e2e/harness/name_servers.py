@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Self
 
+from delaymq_testing import any_disk
+
 from harness import java, ports
 from harness.brokers import (
     CLUSTER_NAME,
@@ -77,7 +79,8 @@ class Node:
     def _real(self, role: str) -> list[str]:
         main_class = {"namesrv": "namesrv.NamesrvStartup", "broker": "broker.BrokerStartup"}[role]
         crash = f"-XX:ErrorFile={self.base_path}/jvm-crash.log"
-        options = [*SMALL_HEAP, f"-Drocketmq.home.dir={HOME_PATH}", f"-Duser.home={self.base_path}", crash]
+        options = [*SMALL_HEAP, *any_disk.JVM_OPTIONS, f"-Drocketmq.home.dir={HOME_PATH}"]
+        options += [f"-Duser.home={self.base_path}", crash]
         arguments = ("-c", str(self._config_path))
         class_path = java.class_path("broker")
         return java.command(class_path, f"org.apache.rocketmq.{main_class}", *arguments, options=options)

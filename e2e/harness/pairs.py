@@ -112,10 +112,13 @@ class OurPair(Pair):
             if not process.is_running:
                 process.start()
         deadline = time.monotonic() + START_TIMEOUT_S
-        while len(self.state("a").get("inSync", ())) < 2:
-            state = self.state("b")
-            if state.get("role") == "Master" and len(state["inSync"]) == 2:
-                self._switch_over(state["epoch"])
+        while True:
+            master, replica = self.state("a"), self.state("b")
+            if len(master.get("inSync", ())) == 2 and replica.get("role") == "Replica":
+                break
+            if replica.get("role") == "Master" and len(replica["inSync"]) == 2:
+                # It restarts its process afterwards.
+                self._switch_over(replica["epoch"])
             if time.monotonic() > deadline:
                 raise HarnessError(f"the group is not in sync: {self.state('a')}\n{self.broker.log_tail()}")
             time.sleep(POLL_S)
