@@ -16,8 +16,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from delaymq_testing import any_disk
-
 from harness import isolation, java, ports
 from harness.errors import HarnessError
 from harness.processes import ServerProcess
@@ -52,6 +50,11 @@ OF_PLAIN_SLAVES = frozenset({"haPlainSlaves", "haPlainSlaveAddresses", "haListen
 TIMER_CHECK_BYTES = 4096
 """Size of RocketMQ 5's file ``config/timercheck``."""
 SMALL_HEAP = ("-Xms256m", "-Xmx512m", "-XX:MaxDirectMemorySize=512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+ANY_DISK = (
+    "-Drocketmq.broker.diskSpaceWarningLevelRatio=0.99",
+    "-Drocketmq.broker.diskSpaceCleanForciblyRatio=0.99",
+)
+"""Options of RocketMQ's broker that let it use a disk that is nearly full."""
 HOME_PATH = Path(__file__).resolve().parent / "rocketmq_home"
 
 
@@ -173,7 +176,7 @@ class RealCluster(Cluster):
     ) -> None:
         super().__init__(config=config, store_path=store_path, rules=rules)
         self.namesrv = RealNameServer(self.base_path, self.namesrv_port)
-        options = [*jvm_options, *any_disk.JVM_OPTIONS, *_directories(self.base_path, self.home_path)]
+        options = [*jvm_options, *ANY_DISK, *_directories(self.base_path, self.home_path)]
         main_class = "org.apache.rocketmq.broker.BrokerStartup"
         arguments = ("-c", str(self.config_path))
         command = java.command(java.class_path(self.profile), main_class, *arguments, options=options)

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Self
 
-from delaymq_testing import any_disk
-
 from harness import java, ports
 from harness.brokers import (
+    ANY_DISK,
     CLUSTER_NAME,
     HOME_PATH,
     HOST,
@@ -79,7 +78,7 @@ class Node:
     def _real(self, role: str) -> list[str]:
         main_class = {"namesrv": "namesrv.NamesrvStartup", "broker": "broker.BrokerStartup"}[role]
         crash = f"-XX:ErrorFile={self.base_path}/jvm-crash.log"
-        options = [*SMALL_HEAP, *any_disk.JVM_OPTIONS, f"-Drocketmq.home.dir={HOME_PATH}"]
+        options = [*SMALL_HEAP, *ANY_DISK, f"-Drocketmq.home.dir={HOME_PATH}"]
         options += [f"-Duser.home={self.base_path}", crash]
         arguments = ("-c", str(self._config_path))
         class_path = java.class_path("broker")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Self
 
-from delaymq_testing import any_disk
 from harness import java
 from harness.brokers import (
+    ANY_DISK,
     HOME_PATH,
     PATIENT,
     SMALL_FILES,
@@ -39,7 +39,7 @@ class RocketMqPair:
 
     def _program(self, name: str, main_class: str, config: Path) -> ServerProcess:
         home = self._folder / f"home-{name}"
-        options = [*SMALL_HEAP, *any_disk.JVM_OPTIONS, f"-Drocketmq.home.dir={HOME_PATH}", f"-Duser.home={home}"]
+        options = [*SMALL_HEAP, *ANY_DISK, f"-Drocketmq.home.dir={HOME_PATH}", f"-Duser.home={home}"]
         main_class = f"org.apache.rocketmq.{main_class}"
         command = java.command(java.class_path("broker"), main_class, "-c", str(config), options=options)
         return ServerProcess(name, [*self._node(name).launcher, *command], self._folder / f"{name}.log", environment={})

@@ -19,11 +19,6 @@ ENVIRONMENT: Final = {
 """The same settings for all brokers that this process starts, unless their configuration has others."""
 FIELDS: Final = {"disk_space_warning_level_ratio": 99, "disk_space_clean_forcibly_ratio": 99}
 """The same settings as fields of BrokerConfig."""
-JVM_OPTIONS: Final = (
-    "-Drocketmq.broker.diskSpaceWarningLevelRatio=0.99",
-    "-Drocketmq.broker.diskSpaceCleanForciblyRatio=0.99",
-)
-"""The same for RocketMQ's broker."""
 
 
 def accept() -> None:
