@@ -161,6 +161,8 @@ class _Replay:
             self._about_many(record, mark)
         elif mark is not None and mark.identity in self.messages:
             self._about_one(record, mark, self.messages[mark.identity])
+        elif mark is None and record.topic in TOPICS and _was_due(record):
+            self._delivered_at_once(record)
         elif mark is not None or record.topic in TOPICS:
             self.breaches["names no message"].append(str(record.physical_offset))
 
@@ -177,6 +179,16 @@ class _Replay:
         for target in {(topic, group), (topic, "")}:
             self._members[target].add(held.identity)
         self.pending[topic, group].note(record.stored_ms, True)
+
+    def _delivered_at_once(self, record: Record) -> None:
+        """Note a message whose due time had passed when it arrived: the broker stores it in its topic."""
+        key, due_ms = record.unique_key, int(record.properties["TIMER_DELIVER_MS"])
+        if key in self.by_key:
+            self.breaches["stored twice"].append(key)
+        message = _Message(record.physical_offset, key, record.topic, "", record.stored_ms, due_ms, due_ms, None)
+        message.end, message.decided_ms, message.ended_ms = "delivered", record.stored_ms, record.stored_ms
+        self.messages[message.identity] = self.by_key[key] = message
+        self.verdict.delivered += 1
 
     def _carried(self, record: Record, held: Held) -> None:
         message, place = self.messages.get(held.identity), str(record.physical_offset)
@@ -327,11 +339,20 @@ def _judge_messages(replay: _Replay, sent: Sent) -> None:
             breaches["pending"].append(message.key)
 
 
+def _was_due(record: Record) -> bool:
+    """Whether the requested due time had passed when the message was stored."""
+    return int(record.properties.get("TIMER_DELIVER_MS", 1 << 62)) <= record.stored_ms
+
+
 def _is_due_as_requested(request: Request, message: _Message) -> bool:
-    """Whether the first due time is the requested one; a delay counts from a time between birth and storage."""
+    """Whether the first due time is the requested one; a delay counts from a time between birth and storage.
+
+    A due time that had passed when the message arrived becomes the time of arrival.
+    """
     properties = request.properties
     if "TIMER_DELIVER_MS" in properties:
-        return message.first_due_ms == int(properties["TIMER_DELIVER_MS"])
+        requested_ms = int(properties["TIMER_DELIVER_MS"])
+        return message.first_due_ms == requested_ms or requested_ms < message.first_due_ms <= message.stored_ms
     if message.schedule is not None:
         earliest_ms, latest_ms = map(message.schedule.following, (request.born_ms, message.stored_ms))
     else:
