@@ -30,9 +30,9 @@ from delaymq.protocol.bodies import MessageQueue
 from delaymq.protocol.command import Command
 from delaymq.transport import ConnectionClosedError
 
-SAME_BROKER_PAUSE_MS = 100
-"""Pause before another attempt on a broker that has just failed, if there is no other: a restart takes about a
-second.
+SAME_BROKER_PAUSES_MS = (100, 1_000)
+"""Pauses before the second and each further attempt on a broker that has just failed, if there is no other: a restart
+or a switchover takes about a second.
 """
 
 _starts = itertools.count()
@@ -157,7 +157,7 @@ class Sender:
             raise NoRouteError(outgoing.topic, hint)
         attempts.tried, attempts.address = queue, address
         if before is not None and before.broker_name == queue.broker_name:
-            await asyncio.sleep(SAME_BROKER_PAUSE_MS * (attempts.number - 1) / 1000)
+            await asyncio.sleep(SAME_BROKER_PAUSES_MS[0 if attempts.number == 2 else 1] / 1000)
         delaying = None
         if outgoing.delays_commit:
             await client.delays.require_delayed_commits(address)
