@@ -6,13 +6,16 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
+from delaymq.clock import now_ms
 from kind.clients import JavaClient, Program
 from kind.groups import LEVELS, RATE
 from kind.space import Space
-from kind.verdict import longest_gap_s
+from kind.verdict import Sent, longest_gap_s
+from kind.waiting import wait_until
 
 JAVA_RATE = 20
 """Messages per second of each of RocketMQ's producers."""
@@ -21,6 +24,8 @@ TOPICS = (TOPIC, JAVA_TOPIC, JAVA_ASYNC_TOPIC)
 WARM_UP_S = 4.0
 """RocketMQ's consumer gets its queues within this time, and the first delays are over."""
 MORE_TIMEOUT_S = 90.0
+STORED = ("SLAVE_NOT_AVAILABLE", "FLUSH_SLAVE_TIMEOUT")
+"""Statuses of messages that the master has stored, while no replica has."""
 ARRIVED_AT = 6
 """Position of the time of arrival in a line ``got`` (kind_client/lines.py)."""
 
@@ -28,8 +33,9 @@ ARRIVED_AT = 6
 class GroupLoad:
     """Our producer and consumer, which run all the time, and RocketMQ's, which run during each fault.
 
-    ``gaps`` has for each fault the longest times in seconds without an acknowledged send, and without a message that
-    arrived at a consumer. RocketMQ's client has its own defaults: a timeout of 3 s, and two retries.
+    ``gaps`` has for each fault the longest times in seconds without a response that a message is stored, and without a
+    message that arrived at a consumer; ``replicated`` is the longest time without a response that a replica has it too.
+    RocketMQ's client has its own defaults: a timeout of 3 s, and two retries.
     """
 
     def __init__(self, space: Space, name_servers: str, java: JavaClient) -> None:
@@ -42,8 +48,14 @@ class GroupLoad:
         self.gaps: dict[str, dict[str, Any]] = {}
 
     def go_on(self, count: int = 2 * RATE) -> None:
-        """Wait for further acknowledgements."""
-        self.producer.wait_lines("sent", len(self.producer.lines("sent")) + count, timeout_s=MORE_TIMEOUT_S)
+        """Wait for further messages that are stored."""
+        enough = len(self._stored()) + count
+        wait_until(f"{enough} stored messages", lambda: len(self._stored()) >= enough, timeout_s=MORE_TIMEOUT_S)
+
+    def _stored(self) -> list[Sent]:
+        """Return the sends of messages that are stored, those without a replica as well."""
+        sends = self.producer.sends()
+        return [replace(send, failure="") for send in sends if send.failure in ("", *STORED)]
 
     @contextmanager
     def during(self, what: str) -> Iterator[None]:
@@ -51,16 +63,18 @@ class GroupLoad:
         self.go_on()
         running = self._start_java()
         time.sleep(WARM_UP_S)
-        sent, failed = (len(self.producer.lines(each)) for each in ("sent", "failed"))
+        began_ms, failed = now_ms(), len(self.producer.lines("failed"))
         got = len(self.consumer.lines("got"))
         yield
         self.go_on()
-        acknowledged = [send for send in self.producer.sends() if not send.failure][max(0, sent - 1) :]
+        sends = [send for send in self.producer.sends() if send.ended_ms >= began_ms - 1_000]
+        stored = [send for send in self._stored() if send.ended_ms >= began_ms - 1_000]
         reasons = Counter(str(line[-1])[:60] for line in self.producer.lines("failed")[failed:])
         self._java.stop_sending()
         done = {name: each.result(60) for name, each in running.items()}
         self.gaps[what] = {
-            "producer": longest_gap_s(acknowledged),
+            "producer": longest_gap_s(stored),
+            "replicated": longest_gap_s(sends),
             "consumer": _longest_arrival_gap_s(self.consumer.lines("got")[max(0, got - 1) :]),
             "failed": dict(reasons),
             **{name: round(each["longest_gap_ms"] / 1000, 3) for name, each in done.items()},

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from kind import objects
 from kind.clients import JAVA_POD, JavaClient
-from kind.group_load import TOPICS, GroupLoad
+from kind.group_load import STORED, TOPICS, GroupLoad
 from kind.groups import REGISTER, group_of
 from kind.lab import Lab, Operator
 from kind.lost_nodes import LostNodes
@@ -128,7 +128,8 @@ def test_group_serves_clients_through_losses_of_all_around_it(
         figures = load.judge()
     note(gaps=load.gaps, connects=connects, **figures)
     assert connects == {"acknowledged": CONNECTS, "failed": 0}
-    assert not load.gaps["switchover"]["failed"]
+    # Statuses mean that the message was stored.
+    assert set(load.gaps["switchover"]["failed"]) <= set(STORED)
 
 
 def _lose_members(space: Space, load: GroupLoad) -> None:

@@ -31,8 +31,8 @@ import org.apache.rocketmq.common.message.MessageClientIDSetter;
  * on, and the properties kind and number in turn), retries (by the client after a failed attempt; default: 0), acks
  * (file with one line for each send: A or F, unique key, level, queue, queue offset or the error).
  *
- * longest_gap_ms, with the option gaps, is the longest time between two acknowledgements, from the start of the first
- * send to the end.
+ * longest_gap_ms, with the option gaps, is the longest time without a response that a message is stored, on the master at
+ * least, from the start of the first send to the end.
  *
  * p50_us and p99_us are durations of synchronous sends, failed ones included; with a rate, from the time at which a send
  * was due.
@@ -260,13 +260,15 @@ final class Sending {
     }
 
     private void settle(List<Message> messages, SendResult result) {
+        if (result.getSendStatus() != SendStatus.FLUSH_DISK_TIMEOUT) {
+            noteGap();
+        }
         if (result.getSendStatus() != SendStatus.SEND_OK) {
             fail(messages, new IllegalStateException(result.getSendStatus().name()));
             return;
         }
         log("A", messages, result.getMessageQueue().getQueueId() + " " + result.getQueueOffset());
         acknowledged.addAndGet(messages.size());
-        noteGap();
     }
 
     private void noteGap() {
@@ -279,7 +281,9 @@ final class Sending {
         String what = e.getClass().getSimpleName();
         log("F", messages, what);
         failed.addAndGet(messages.size());
-        claimed.addAndGet(-messages.size());
+        if (count != Long.MAX_VALUE) {
+            claimed.addAndGet(-messages.size());
+        }
         String text = what + ": " + String.valueOf(e.getMessage()).lines().findFirst().orElse("");
         synchronized (errors) {
             // Addresses and times differ in every text, so only the first few kinds are kept in full.
