@@ -6,6 +6,7 @@ from kind.space import Manifest, Space
 RATE = 50
 """Messages per second."""
 LEVELS = f"{objects.LEVEL_OF['1s']},{objects.LEVEL_OF['5s']}"
+PODS = ("demo-broker-0-0", "demo-broker-0-1")
 REGISTER = "demo-broker-0-register"
 """Lease that states the master."""
 

@@ -11,7 +11,7 @@ import pytest
 from kind import objects
 from kind.clients import JAVA_POD, JavaClient
 from kind.group_load import STORED, TOPICS, GroupLoad
-from kind.groups import REGISTER, group_of
+from kind.groups import PODS, REGISTER, group_of
 from kind.lab import Lab, Operator
 from kind.lost_nodes import LostNodes
 from kind.space import Space, condition
@@ -22,6 +22,7 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(2400)]
 API_SERVER_PORT = "6443"
 OUTAGE_S = 120.0
 STALL_S = 15.0
+OBSERVED_S = 5.0
 CONNECTS_TOPIC, CONNECTS = "connects", 1_000
 
 
@@ -47,6 +48,11 @@ def _wait_other_master(space: Space, former: str, *, timeout_s: float = 90.0) ->
 
 
 def _wait_in_sync(space: Space, *, timeout_s: float = 240.0) -> None:
+    """Wait until the operator has seen the fault, and then, that all members run and are in sync."""
+    time.sleep(OBSERVED_S)
+    for name in PODS:
+        space.wait_pod_ready(name, timeout_s=timeout_s)
+
     def ask() -> bool:
         state = condition(space.broker(), "ReplicasInSync")
         if state.get("status") == "True":

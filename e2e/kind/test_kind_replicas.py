@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from kind import objects
 from kind.clients import JAVA_POD, JavaClient, Program
-from kind.groups import LEVELS, RATE, REGISTER, group_of
+from kind.groups import LEVELS, PODS, RATE, REGISTER, group_of
 from kind.lab import Lab
 from kind.space import Manifest, Space, condition
 from kind.verdict import longest_gap_s
@@ -18,7 +18,6 @@ from kind.waiting import NotYetError, wait_until
 pytestmark = pytest.mark.timeout(240)
 
 BROKER = "broker.delaymq.io"
-PODS = ("demo-broker-0-0", "demo-broker-0-1")
 JAVA_RATE = 20
 
 
