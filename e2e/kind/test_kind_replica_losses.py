@@ -80,18 +80,6 @@ def _without_api_server(lab: Lab) -> Iterator[None]:
 
 
 @contextmanager
-def _stopped_api_server(lab: Lab) -> Iterator[None]:
-    """Suspend the API server, and the kubelet that would restart it."""
-    (node,) = (each for each in lab.cluster.nodes() if each not in lab.workers)
-    programs = "$(pidof kubelet kube-apiserver)"
-    lab.cluster.node_exec(node, "sh", "-c", f"kill -STOP {programs}")
-    try:
-        yield
-    finally:
-        lab.cluster.node_exec(node, "sh", "-c", f"kill -CONT {programs}")
-
-
-@contextmanager
 def _without_operator(lab: Lab, operator: Operator) -> Iterator[None]:
     deployment = operator.deployment()["metadata"]["name"]
     scale = ("-n", operator.namespace, "scale", "deployment", deployment)
@@ -187,9 +175,6 @@ def _lose_api_server(lab: Lab, space: Space, load: GroupLoad) -> None:
     _wait_in_sync(space)
     epoch = group_of(space)["epoch"]
     with load.during("API server unreachable for two minutes"), _without_api_server(lab):
-        time.sleep(OUTAGE_S)
-    _wait_in_sync(space)
-    with load.during("API server stopped for two minutes"), _stopped_api_server(lab):
         time.sleep(OUTAGE_S)
     _wait_in_sync(space)
     assert group_of(space)["epoch"] == epoch, "the master continued"
