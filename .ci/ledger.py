@@ -191,7 +191,7 @@ def used_by(command: Sequence[str], stalled_s: float | None = None) -> Usage:
     try:
         process = subprocess.Popen(command, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
         signal.signal(signal.SIGTERM, lambda *_: os.kill(process.pid, signal.SIGTERM))
-        watch = stalls.Watch(process.pid, "The suite", stalled_s) if stalled_s else None
+        watch = stalls.Watch(process.pid, stalled_s) if stalled_s else None
         code = os.waitstatus_to_exitcode(_wait(process.pid))
         if watch:
             watch.cancel()

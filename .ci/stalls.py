@@ -20,9 +20,8 @@ GRACE_S = 60.0
 class Watch:
     """Ends the process `pid` and its descendants after `limit_s` seconds, unless it is cancelled before."""
 
-    def __init__(self, pid: int, what: str, limit_s: float, grace_s: float = GRACE_S) -> None:
+    def __init__(self, pid: int, limit_s: float, grace_s: float = GRACE_S) -> None:
         self._pid = pid
-        self._what = what
         self._limit_s = limit_s
         self._grace_s = grace_s
         self._cancelled = threading.Event()
@@ -38,7 +37,7 @@ class Watch:
         if self._cancelled.wait(self._limit_s):
             return
         print(
-            f"{self._what} has been running for {self._limit_s / 60:.1f} min and is ended;"
+            f"The suite has been running for {self._limit_s / 60:.1f} min and is ended;"
             " the stacks of its Python processes follow",
             file=sys.stderr,
             flush=True,

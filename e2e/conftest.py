@@ -5,20 +5,10 @@
 
 import os
 from collections import defaultdict
-from collections.abc import Iterator
 
 import pytest
-from delaymq_testing import any_disk
+from delaymq_testing.any_disk import any_disk  # noqa: F401
 from delaymq_testing.repetitions import is_chosen
-
-any_disk.accept()
-
-
-@pytest.fixture(autouse=True, scope="session")
-def half_full_disk() -> Iterator[None]:
-    """Make stores in this process independent of the machine's disk."""
-    with any_disk.half_full():
-        yield
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -143,7 +143,7 @@ def test_stalled_process_prints_where_its_children_are_blocked_and_is_ended() ->
     ) as process:  # fmt: skip
         assert process.stdout is not None
         process.stdout.readline()
-        watch = Watch(process.pid, "The suite", 0.05, grace_s=0.2)
+        watch = Watch(process.pid, 0.05, grace_s=0.2)
         try:
             output = process.stdout.read()
             assert process.wait(10) == -signal.SIGABRT

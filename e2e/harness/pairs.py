@@ -120,7 +120,7 @@ class OurPair(Pair):
                 # It restarts its process afterwards.
                 self._switch_over(replica["epoch"])
             if time.monotonic() > deadline:
-                raise HarnessError(f"the group is not in sync: {self.state('a')}\n{self.broker.log_tail()}")
+                raise HarnessError(f"the group is not in sync: {master}\n{self.broker.log_tail()}")
             time.sleep(POLL_S)
 
     def start_replica(self) -> None:

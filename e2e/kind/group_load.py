@@ -34,8 +34,7 @@ class GroupLoad:
     """Our producer and consumer, which run all the time, and RocketMQ's, which run during each fault.
 
     ``gaps`` has for each fault the longest times in seconds without a response that a message is stored, and without a
-    message that arrived at a consumer; ``replicated`` is the longest time without a response that a replica has it too.
-    RocketMQ's client has its own defaults: a timeout of 3 s, and two retries.
+    message that arrived at a consumer. RocketMQ's client has its own defaults: a timeout of 3 s, and two retries.
     """
 
     def __init__(self, space: Space, name_servers: str, java: JavaClient) -> None:
@@ -67,14 +66,12 @@ class GroupLoad:
         got = len(self.consumer.lines("got"))
         yield
         self.go_on()
-        sends = [send for send in self.producer.sends() if send.ended_ms >= began_ms - 1_000]
         stored = [send for send in self._stored() if send.ended_ms >= began_ms - 1_000]
         reasons = Counter(str(line[-1])[:60] for line in self.producer.lines("failed")[failed:])
         self._java.stop_sending()
         done = {name: each.result(60) for name, each in running.items()}
         self.gaps[what] = {
             "producer": longest_gap_s(stored),
-            "replicated": longest_gap_s(sends),
             "consumer": _longest_arrival_gap_s(self.consumer.lines("got")[max(0, got - 1) :]),
             "failed": dict(reasons),
             **{name: round(each["longest_gap_ms"] / 1000, 3) for name, each in done.items()},

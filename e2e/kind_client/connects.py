@@ -5,7 +5,6 @@ They resemble the processes of an application that restart while a group changes
 
 import argparse
 import asyncio
-import sys
 from collections.abc import Iterator
 
 from delaymq.client import Client, ClientError, Message, Producer, ProducerOptions
@@ -54,10 +53,7 @@ async def _work(
 
 
 def main() -> None:
-    try:
-        asyncio.run(run(arguments()))
-    except ClientError as error:
-        sys.exit(f"connects: {error}")
+    asyncio.run(run(arguments()))
 
 
 if __name__ == "__main__":

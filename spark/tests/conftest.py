@@ -10,19 +10,10 @@ import sys
 from collections.abc import Iterator
 
 import pytest
-from delaymq_testing import any_disk
+from delaymq_testing.any_disk import any_disk  # noqa: F401
 from pyspark.sql import SparkSession
 
 JAVA_VERSION = 17
-
-any_disk.accept()
-
-
-@pytest.fixture(autouse=True, scope="session")
-def half_full_disk() -> Iterator[None]:
-    """Make stores in this process independent of the machine's disk."""
-    with any_disk.half_full():
-        yield
 
 
 def why_no_java() -> str | None:
