@@ -150,8 +150,11 @@ def replicated_rows(mode: str) -> tuple[Row, Row, Row, Row]:
     )
 
 
+LAG_RATE = Row("lag_rate", "replicas", "batches of 32 at 20,000 messages/s, ASYNC_MASTER", "messages/s", "higher")
+LAG_P50 = Row("lag_p50", "replicas", "the same: lag of the replica, p50", "ms", "lower")
+LAG_P99 = Row("lag_p99", "replicas", "the same: lag of the replica, p99", "ms", "lower")
 CATCH_UP = Row("catch_up", "replicas", "replica with an empty volume: log received", "MiB/s", "higher")
-REPLICA_MEMORY = Row("replica_memory", "replicas", "the same: RssAnon of the replica", "MiB", "lower")
+REPLICA_MEMORY = Row("replica_memory", "replicas", "replica with an empty volume: RssAnon afterwards", "MiB", "lower")
 
 CLIENT_LATENCY_P50 = Row("client_latency_p50", "client", "client: send to receive, p50", "ms", "lower")
 CLIENT_LATENCY_P99 = Row("client_latency_p99", "client", "client: send to receive, p99", "ms", "lower")

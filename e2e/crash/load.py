@@ -43,6 +43,11 @@ class Pending:
         self._answers = answers
         self._log_path = log_path
 
+    @property
+    def is_done(self) -> bool:
+        """Whether `result` returns without waiting."""
+        return not self._answers.empty()
+
     def result(self, timeout_s: float = DEFAULT_TIMEOUT_S) -> Result:
         """Return the command's result; LoadError if it failed or timed out."""
         try:
