@@ -7,6 +7,7 @@ from delaymq.replication import (
     Record,
     Role,
     SendAnswer,
+    Settings,
 )
 from delaymq.replication.effects import (
     BecomeMaster,
@@ -131,6 +132,34 @@ def test_missing_bytes_are_sent_again() -> None:
     assert driver.take(SendLog) == SendLog("b", 2, 1, 100, 180, 100, True)
     driver.give(Received("b", Ack(2, 1, 100, 100, 180)))
     assert driver.take(SendLog).start == 100
+
+
+def test_frame_that_is_not_full_waits_for_the_ack_of_the_previous_one() -> None:
+    driver = master("b", settings=Settings(batch_bytes=100))
+    connect(driver, "b", 100)
+    driver.give(Appended(110))
+    assert driver.take(SendLog) == SendLog("b", 2, 1, 100, 110, 100, True)
+    driver.give(Appended(120), Appended(130))
+    assert not driver.has(SendLog)
+    driver.give(Appended(220))
+    assert driver.take(SendLog) == SendLog("b", 2, 1, 110, 210, 100, True)
+    driver.give(Received("b", Ack(2, 1, 110, 110, 100)))
+    assert not driver.has(SendLog)
+    driver.give(Received("b", Ack(2, 1, 210, 210, 110)))
+    assert driver.take(SendLog) == SendLog("b", 2, 1, 210, 220, 210, True)
+
+
+def test_frame_that_waits_for_a_lost_ack_is_sent_after_the_next_heartbeat() -> None:
+    driver = master("b")
+    connect(driver, "b", 100)
+    driver.give(Appended(110))
+    driver.effects.clear()
+    driver.give(Appended(120))
+    driver.wait(Settings().heartbeat_ms)
+    beat = driver.take(SendLog)
+    assert (beat.start, beat.end) == (110, 110)
+    driver.give(Received("b", Ack(2, 1, 110, 110, 110)))
+    assert driver.take(SendLog) == SendLog("b", 2, 1, 110, 120, 110, True)
 
 
 def test_master_stops_when_another_epoch_exists() -> None:

@@ -134,8 +134,8 @@ class Leading:
             peer.caught_up_ms = peer.goal_ms
             peer.goal, peer.goal_ms = local.log.end, local.now_ms
         self._end_detached(sender, peer)
+        self.confirm()  # first, because Frames state what is confirmed
         self._send_log(sender, peer)
-        self.confirm()
 
     def set_lacking(self, member: str, lacks: bool) -> None:
         """Note whether a member lacks something besides the log."""
@@ -167,9 +167,15 @@ class Leading:
         self.confirm()
 
     def _send_log(self, name: str, peer: Peer) -> None:
+        """Send what the replica lacks. A Frame that is not full waits for the Ack of the previous one.
+
+        Messages that are stored meanwhile thus share a Frame and its Ack, whose costs exceed those of the bytes.
+        """
         settings, end = self._local.settings, self._local.log.end
         is_limited = self._local.catch_up_bytes_per_s > 0 and name not in self.required()
         while peer.session and 0 <= peer.sent < min(end, peer.next + settings.window_bytes):
+            if peer.next < peer.sent and end - peer.sent < settings.batch_bytes:
+                return
             if is_limited and not self._has_credit():
                 return
             start, peer.sent = peer.sent, min(end, peer.sent + settings.batch_bytes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -10,8 +11,8 @@ from delaymq.message.errors import NewerFormError
 from delaymq.replication import LogState, Member, Settings
 from delaymq.replication import effects as does
 from delaymq.replication.effects import Effect
-from delaymq.replication.events import AppendFailed, Event, Tick
-from delaymq.server.replication.driver import Driver
+from delaymq.replication.events import Appended, AppendFailed, Event, SwitchOver, Tick
+from delaymq.server.replication.driver import REPORT_S, Driver
 from delaymq.server.replication.member_files import MemberFiles
 from delaymq.server.replication.table_messages import TableReceived
 from delaymq.store.errors import StoreFailedError
@@ -36,6 +37,8 @@ class StatedMember:
 
     def handle(self, event: Event, now_ms: int) -> list[Effect]:
         self.events.append(event)
+        if isinstance(event, Appended):
+            self.log.end = event.end
         taken, self.effects = self.effects, []
         return taken
 
@@ -215,5 +218,34 @@ def test_bytes_behind_a_file_that_cannot_be_written_are_bounded() -> None:
         await until(lambda: rig.store.end_offset == 200)
         rig.give(does.AppendRaw(200, bytes(50)))
         assert rig.store.end_offset == 250
+
+    driven(check)
+
+
+def test_growth_is_reported_once_per_pause_if_no_response_waits_for_replicas() -> None:
+    async def check(rig: Rig) -> None:
+        rig.member.settings = Settings(waits_for_replicas=False)
+        iterations = 0
+        began = time.monotonic()
+        while time.monotonic() < began + 20 * REPORT_S:
+            rig.store.end_offset += 10
+            rig.driver.grown()
+            iterations += 1
+            await asyncio.sleep(0)
+        end = rig.store.end_offset
+        await until(lambda: rig.member.log.end == end)
+        reports = [event for event in rig.member.events if isinstance(event, Appended)]
+        pauses = (time.monotonic() - began) / REPORT_S
+        assert 1 < len(reports) <= min(pauses + 1, iterations)
+
+    driven(check)
+
+
+def test_order_follows_a_report_of_everything_that_was_appended() -> None:
+    async def check(rig: Rig) -> None:
+        rig.store.end_offset = 10
+        rig.driver.grown()
+        rig.driver.order(SwitchOver("b", 1))
+        assert rig.member.events == [Appended(10), SwitchOver("b", 1)]
 
     driven(check)

@@ -47,6 +47,8 @@ if TYPE_CHECKING:
 TICK_S: Final = 0.1
 DETACH_TIMEOUT_S: Final = 10.0
 RETRY_WRITE_S: Final = 1.0
+REPORT_S: Final = 0.002
+"""Shortest time between reports of the log's end while no response waits for replicas (ASYNC_MASTER)."""
 _FREQUENT: Final = (Appended, Flushed, Received)
 """Events that change no set of members."""
 
@@ -144,6 +146,8 @@ class Driver:
         self._timer: asyncio.TimerHandle | None = None
         self._in_sync: tuple[frozenset[str], bool] = (frozenset(), False)
         self._is_reporting_end = False
+        self._reported_s = 0.0
+        """Time of the last report of the log's end."""
         self._stopped = False
         self._refusal = ""
         self._detaching: list[asyncio.Future[Note]] = []
@@ -208,6 +212,8 @@ class Driver:
     def order(self, order: Order) -> str:
         """Give an order. Returns the reason if it is refused, otherwise an empty text."""
         self._refusal = ""
+        # A switchover waits until the target has the whole log, which may have grown since the last report.
+        self._report_end()
         self.handle(order)
         return "the process is about to restart" if self._stopped and not self._refusal else self._refusal
 
@@ -231,16 +237,28 @@ class Driver:
             self._host.set_in_sync(state[0], may_store=state[1])
 
     def grown(self) -> None:
-        """Note that the log has grown, which is reported once per iteration of the event loop."""
-        if not self._is_reporting_end:
-            self._is_reporting_end = True
-            self._loop.call_soon(self._report_end)
+        """Note that the log has grown.
+
+        This is reported once per iteration of the event loop, or once per REPORT_S if no response waits for it.
+        """
+        if self._is_reporting_end:
+            return
+        self._is_reporting_end = True
+        next_s = self._reported_s + REPORT_S
+        if self.member.settings.waits_for_replicas or self._loop.time() >= next_s:
+            self._loop.call_soon(self._report_growth)
+        else:
+            self._loop.call_at(next_s, self._report_growth)
+
+    def _report_growth(self) -> None:
+        self._is_reporting_end = False
+        self._reported_s = self._loop.time()
+        self._report_end()
+        self._flush_soon()
 
     def _report_end(self) -> None:
-        self._is_reporting_end = False
-        if not self._stopped:
+        if not self._stopped and self._store.end_offset > self.member.log.end:
             self.handle(Appended(self._store.end_offset))
-            self._flush_soon()
 
     def flushed(self) -> None:
         """Note that more of the log may be on disk."""
