@@ -300,6 +300,7 @@ class BrokerServer:
         broker = self.broker
         if self.replica is not None:
             await self.replica.hand_over()
+            await self.replica.linger()
         broker.freeze()
         self.sessions.stop_reading()
         self.draining.stop()

@@ -1,10 +1,13 @@
 """The address that the members of a group share: masters publish theirs, replicas send clients there."""
 
+import asyncio
+from collections.abc import Callable
 from pathlib import Path
 
 from delaymq.protocol.codes import RequestCode, ResponseCode
 from delaymq.protocol.command import request_command
 from delaymq.replication.events import SwitchOver
+from delaymq.server.replication.replica import LINGER_S
 from delaymq_testing.replicated_group import replicated
 from delaymq_testing.running_server import BrokerPeer, run, until
 
@@ -30,6 +33,30 @@ def test_master_whose_address_is_not_published_is_not_ready(tmp_path: Path) -> N
             group["a"].replica.driver.handle(SwitchOver("b", group["a"].replica.driver.member.epoch))
             await until(lambda: group["b"].is_master)
             assert group["b"].replica.problems() == [group.unpublished]
+
+    run(scenario)
+
+
+def test_former_master_holds_requests_until_clients_reach_the_new_one(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with replicated(tmp_path / "g", "ab", publishes=True) as group:
+            loop, former, replica = asyncio.get_running_loop(), group["a"], group["a"].replica
+            stopped_s: list[float] = []
+            restart = replica._restart_process
+
+            def restart_later(reason: str, action: Callable[[], None] | None) -> None:
+                stopped_s.append(loop.time())
+                restart(reason, action)
+
+            replica._restart_process = restart_later
+            peers = [await BrokerPeer.connect(former.port) for _ in range(2)]
+            replica.driver.handle(SwitchOver("b", replica.driver.member.epoch))
+            held = asyncio.ensure_future(peers[0].send("T"))
+            await until(lambda: group["b"].is_master)
+            late = asyncio.ensure_future(peers[1].send("T"))
+            answers = await asyncio.gather(held, late, return_exceptions=True)
+            assert all(isinstance(answer, BaseException) for answer in answers), "clients repeat them"
+            assert loop.time() - stopped_s[0] >= LINGER_S
 
     run(scenario)
 

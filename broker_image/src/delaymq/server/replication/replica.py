@@ -39,6 +39,9 @@ if TYPE_CHECKING:
     from delaymq.server.requests.flushing import Flushing
 
 HAND_OVER_S: Final = 4.0
+LINGER_S: Final = 0.5
+"""Time for which a former master holds requests after a switchover. Nodes direct new connections to the new master a
+few tenths of a second after it has published its address."""
 _INCARNATION_BITS: Final = 31
 _LOG_SHORTENED: Final = ("torn-tail", "log-behind-end")
 """Corrections that ended the log before bytes of it: those of a record that was being written, or damaged ones."""
@@ -309,6 +312,14 @@ class Replica:
                 _logger.info("handing over to %s", target)
                 self.driver.order(SwitchOver(target, self.driver.member.epoch))
                 return
+
+    async def linger(self) -> None:
+        """Hold requests after a switchover until their clients reach the new master by the shared address.
+
+        A client whose connection is reset earlier would reach this member again, and spend its retries.
+        """
+        if self._is_held and not self.is_master and self._endpoints is not None:
+            await asyncio.sleep(LINGER_S)
 
     async def stop(self) -> None:
         """Take part no longer."""
