@@ -32,7 +32,7 @@ class Following:
         self.session = 0
         self.lost_ms = 0
         """Time since when the master of the last session has been silent."""
-        self._started_ms = 0
+        self._started_ms = local.now_ms - local.settings.retry_ms
         self._heard_ms = 0
         self._accepted: Accept | None = None
         self._cut_to = -1

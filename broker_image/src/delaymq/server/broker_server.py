@@ -205,6 +205,10 @@ class BrokerServer:
         if self.plain_slaves is not None:
             self.plain_slaves.start()
 
+    def pass_on_ports(self) -> None:
+        """Let the ports stay open while this process executes itself again. Call it before `stop`."""
+        self._ports.pass_on(self.config.listen_host)
+
     def stop_leading(self) -> None:
         """Register no longer: another member of the group may have registered as the master."""
         self.registration.withdraw()

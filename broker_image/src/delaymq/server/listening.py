@@ -2,8 +2,10 @@
 
 import errno
 import ipaddress
+import os
 import socket
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -18,6 +20,8 @@ BACKLOG: Final = 1_024
 """Listen backlog; after a restart, all clients connect at the same time."""
 FAST_PORT_DISTANCE: Final = 2
 """Clients with `vipChannelEnabled` use the fast port this far below the listen port."""
+PASSED_ON: Final = "DELAYMQ_PASSED_ON"
+"""Environment variable of a process that executed itself again: host, port and descriptor of each listening socket."""
 MAX_TRIES: Final = 50
 """Attempts to find a free port whose fast port is free, too."""
 
@@ -68,11 +72,14 @@ def _problem(host: str, port: int, what: str, error: OSError) -> str:
 def bind_broker_ports(host: str, port: int, *, fast: bool) -> tuple[socket.socket, socket.socket | None]:
     """Bind the broker's port and its fast port (None if disabled); port 0 selects free ones."""
     if port != 0:
-        main = bind(host, port, "the broker's port")
-        if not fast or port <= FAST_PORT_DISTANCE:
+        has_fast = fast and port > FAST_PORT_DISTANCE
+        passed_on = _take_passed_on(host, (port, port - FAST_PORT_DISTANCE) if has_fast else (port,))
+        main = passed_on.get(port) or bind(host, port, "the broker's port")
+        if not has_fast:
             return main, None
+        fast_port = port - FAST_PORT_DISTANCE
         try:
-            return main, bind(host, port - FAST_PORT_DISTANCE, "the broker's fast port (listenPort - 2)")
+            return main, passed_on.get(fast_port) or bind(host, fast_port, "the broker's fast port (listenPort - 2)")
         except ServerError as error:
             main.close()
             raise ServerError(f"{error}, or set fastPortEnable=false") from error
@@ -85,6 +92,22 @@ def bind_broker_ports(host: str, port: int, *, fast: bool) -> tuple[socket.socke
         except ServerError:
             main.close()
     raise ServerError(f"cannot find two free ports on {host}: set listenPort")
+
+
+def _take_passed_on(host: str, ports: Iterable[int]) -> dict[int, socket.socket]:
+    """Return the sockets of the former program of this process on these ports; its others are closed."""
+    taken: dict[int, socket.socket] = {}
+    for each in os.environ.pop(PASSED_ON, "").split():
+        with suppress(OSError, ValueError):  # the variable was set by someone else
+            of_host, port, descriptor = each.rsplit(",", 2)
+            passed_on = socket.socket(fileno=int(descriptor))
+            if of_host == host and int(port) in ports:
+                passed_on.set_inheritable(False)
+                passed_on.setblocking(False)
+                taken[int(port)] = passed_on
+            else:
+                passed_on.close()
+    return taken
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +138,19 @@ class Ports:
                     each.close()
             raise
         return cls(main, fast, http_socket, ha)
+
+    def pass_on(self, host: str) -> None:
+        """Let the broker's ports, bound to `host`, stay open while this process executes itself again.
+
+        Connections are accepted by the kernel meanwhile, instead of being refused.
+        """
+        words = []
+        for each in (self.main, self.fast):
+            if each is not None:
+                kept = each.dup()
+                kept.set_inheritable(True)
+                words.append(f"{host},{port_of(kept)},{kept.detach()}")
+        os.environ[PASSED_ON] = " ".join(words)
 
     def close(self) -> None:
         """Close the sockets."""

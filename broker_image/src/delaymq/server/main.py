@@ -119,7 +119,13 @@ async def _open_member(
         if endpoints is not None:
             await endpoints.stop()
         raise
-    server.replica = Replica(server, membership, register, again.request, endpoints)
+
+    def restart(reason: str, action: Callable[[], None] | None) -> None:
+        if action is None:  # otherwise, it may take a while
+            server.pass_on_ports()
+        again.request(reason, action)
+
+    server.replica = Replica(server, membership, register, restart, endpoints)
     return server
 
 

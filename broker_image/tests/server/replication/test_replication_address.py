@@ -1,7 +1,6 @@
 """The address that the members of a group share: masters publish theirs, replicas send clients there."""
 
 import asyncio
-from collections.abc import Callable
 from pathlib import Path
 
 from delaymq.protocol.codes import RequestCode, ResponseCode
@@ -37,26 +36,28 @@ def test_master_whose_address_is_not_published_is_not_ready(tmp_path: Path) -> N
     run(scenario)
 
 
-def test_former_master_holds_requests_until_clients_reach_the_new_one(tmp_path: Path) -> None:
+def test_master_that_ends_holds_requests_until_clients_reach_the_new_one(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with replicated(tmp_path / "g", "ab", publishes=True) as group:
             loop, former, replica = asyncio.get_running_loop(), group["a"], group["a"].replica
             stopped_s: list[float] = []
-            restart = replica._restart_process
+            stop_leading = replica.stop_leading
 
-            def restart_later(reason: str, action: Callable[[], None] | None) -> None:
+            def note_and_stop(reason: str) -> None:
                 stopped_s.append(loop.time())
-                restart(reason, action)
+                stop_leading(reason)
 
-            replica._restart_process = restart_later
+            replica.stop_leading = note_and_stop
             peers = [await BrokerPeer.connect(former.port) for _ in range(2)]
-            replica.driver.handle(SwitchOver("b", replica.driver.member.epoch))
+            stopping = asyncio.ensure_future(former.stop())
+            await until(lambda: replica.is_held)
             held = asyncio.ensure_future(peers[0].send("T"))
             await until(lambda: group["b"].is_master)
             late = asyncio.ensure_future(peers[1].send("T"))
             answers = await asyncio.gather(held, late, return_exceptions=True)
             assert all(isinstance(answer, BaseException) for answer in answers), "clients repeat them"
             assert loop.time() - stopped_s[0] >= LINGER_S
+            await stopping
 
     run(scenario)
 

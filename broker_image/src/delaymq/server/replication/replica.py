@@ -314,11 +314,12 @@ class Replica:
                 return
 
     async def linger(self) -> None:
-        """Hold requests after a switchover until their clients reach the new master by the shared address.
+        """Hold requests before this process ends until their clients reach the new master by the shared address.
 
-        A client whose connection is reset earlier would reach this member again, and spend its retries.
+        A client whose connection is reset earlier would be refused by this member, and spend its retries. A process
+        that executes itself again keeps its ports open instead.
         """
-        if self._is_held and not self.is_master and self._endpoints is not None:
+        if self._is_held and not (self.is_master or self._is_restarting or self._endpoints is None):
             await asyncio.sleep(LINGER_S)
 
     async def stop(self) -> None:
