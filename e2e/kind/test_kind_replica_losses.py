@@ -22,6 +22,8 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(2400)]
 API_SERVER_PORT = "6443"
 OUTAGE_S = 120.0
 STALL_S = 15.0
+RUNS_S, PAUSES_S = 0.1, 0.9
+"""A slow replica runs for a tenth of the time, as one that waits for its disk."""
 OBSERVED_S = 5.0
 CONNECTS_TOPIC, CONNECTS = "connects", 1_000
 
@@ -146,12 +148,27 @@ def _lose_members(space: Space, load: GroupLoad) -> None:
         time.sleep(STALL_S)
         space.signal_broker_process(replica, "CONT")
     _wait_in_sync(space)
+    with load.during("replica slowed to a tenth"):
+        _slow_down(space, _replica_now(space))
+    _wait_in_sync(space)
     with load.during("volume of the replica lost"):
         replica = _replica_now(space)
         space.kubectl("delete", "pvc", f"store-{replica}", "--wait=false")
         space.kubectl("delete", "pod", replica, "--grace-period=0", "--force")
         wait_until("the volume is a new one", lambda: _is_new_volume(space, replica), timeout_s=120)
     _wait_in_sync(space)
+
+
+def _slow_down(space: Space, replica: str) -> None:
+    ends_s = time.monotonic() + STALL_S
+    try:
+        while time.monotonic() < ends_s:
+            space.signal_broker_process(replica, "STOP")
+            time.sleep(PAUSES_S)
+            space.signal_broker_process(replica, "CONT")
+            time.sleep(RUNS_S)
+    finally:
+        space.signal_broker_process(replica, "CONT")
 
 
 def _lose_node(space: Space, load: GroupLoad, nodes: LostNodes) -> None:

@@ -117,6 +117,60 @@ def test_running_broker_is_unchanged_until_its_secrets_exist(
     note(sentence=state["message"], secured_after_s=time.monotonic() - began)
 
 
+@pytest.mark.long
+def test_group_with_replicas_fails_over_with_accounts_certificates_and_policies(
+    spaces: Callable[..., Space], note: Callable[..., None], tmp_path: Path
+) -> None:
+    space, authority = spaces("secured-group"), Authority(tmp_path)
+    rules, broker = _example()
+    pods = [f"{NAME}-broker-0-0", f"{NAME}-broker-0-1"]
+    space.apply(rules, _certificate(authority.issue(SERVER_NAME)))
+    space.apply({**broker, "spec": broker["spec"] | {"replicasPerGroup": 2}}, objects.topic("orders", broker=NAME))
+    space.wait_broker_ready(NAME)
+    space.wait_condition(TOPIC, "orders", "Ready", reason="InEveryGroup")
+    space.get("networkpolicy", f"{NAME}-broker")
+    space.wait_client()
+    _put_file(space, CA_PATH, authority.certificate.read_text())
+    sent, masters = _send_and_receive(space, "first", {**ACCOUNT, **TLS}), [_master(space)]
+    master, replica = sorted(pods, key=lambda pod: pod != masters[0])
+    space.kubectl("exec", master, "--", "delaymq", "replica", "switchover", replica)
+    masters.append(_wait_other_master(space, master))
+    sent += _send_and_receive(space, "switched", {**ACCOUNT, **TLS})
+    # The links continue with the old certificate, and the next ones use the new one.
+    before_renewal = _shown_certificate(space)
+    space.apply(_certificate(authority.issue(SERVER_NAME, file="renewed")))
+    wait_until(
+        "the new certificate is shown",
+        lambda: _shown_certificate(space) != before_renewal,
+        timeout_s=PROJECTED_S,
+        every_s=2,
+    )
+    space.wait_broker_ready(NAME)
+    space.kill_broker_process(masters[-1])
+    masters.append(_wait_other_master(space, masters[-1]))
+    space.wait_broker_ready(NAME)
+    sent += _send_and_receive(space, "killed", {**ACCOUNT, **TLS})
+    assert "No accessKey is configured" in _refusal(space)
+    verdict = space.judge_when_done("orders", sent, NAME)
+    verdict.assert_clean()
+    note(masters=masters, **verdict.figures())
+
+
+def _master(space: Space) -> str:
+    group = space.broker(NAME)["status"]["groups"][0]
+    return str(group["master"])
+
+
+def _wait_other_master(space: Space, former: str) -> str:
+    def ask() -> str:
+        now = _master(space)
+        if now and now != former:
+            return now
+        raise NotYetError(f"the master is {now}")
+
+    return wait_until("another member is the master", ask, timeout_s=90)
+
+
 def _example() -> list[dict[str, Any]]:
     """Return the example, its Broker with the small sizes of the tests and one group."""
     rules, broker = yaml.safe_load_all(EXAMPLE_PATH.read_text())
