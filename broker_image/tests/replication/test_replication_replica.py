@@ -54,6 +54,16 @@ def test_epochs_after_the_end_of_a_log_are_forgotten() -> None:
 
 
 # Replicas
+def test_attempts_to_begin_a_session_are_repeated_at_increasing_intervals() -> None:
+    driver = follower()
+    began = [0]
+    for now_ms in range(100, 2_000, 100):
+        driver.wait(100)
+        if len(driver.sent(Follow)) > len(began):
+            began.append(now_ms)
+    assert began[:6] == [0, 100, 300, 700, 1_200, 1_700]
+
+
 def test_replica_cuts_its_log_before_it_writes_the_epochs_and_acknowledges_afterwards() -> None:
     driver = follower(history=(EpochStart(1, 0),))
     session = driver.sent(Follow)[-1].session

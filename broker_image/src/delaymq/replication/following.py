@@ -10,6 +10,9 @@ from delaymq.replication.local import Local
 from delaymq.replication.messages import Accept, Ack, Follow, Frame
 from delaymq.replication.model import Acknowledge, Note, NoteKind
 
+FIRST_RETRY_MS = 100
+"""Time after which the first attempt to begin a session is repeated; it doubles up to `Settings.retry_ms`."""
+
 
 class Stage(Enum):
     """Stages of a session, in their order."""
@@ -33,6 +36,8 @@ class Following:
         self.lost_ms = 0
         """Time since when the master of the last session has been silent."""
         self._started_ms = local.now_ms - local.settings.retry_ms
+        self._unanswered = 0
+        """Number of attempts to begin a session since the last answer."""
         self._heard_ms = 0
         self._accepted: Accept | None = None
         self._cut_to = -1
@@ -62,6 +67,7 @@ class Following:
         self._counted_at = -1
         self._confirmed = 0
         note = local.log.note.serial if local.log.note else 0
+        self._unanswered += 1
         local.emit(Send(master, Follow(epoch, self.session, local.incarnation, local.log.store_id, note)))
 
     def leave(self) -> None:
@@ -77,10 +83,14 @@ class Following:
             self.leave()
         if self.stage is Stage.LIVE and now_ms - self._heard_ms >= settings.replica_timeout_ms:
             self.leave()
-        unanswered = self.stage is Stage.ASKED and now_ms - self._started_ms >= settings.retry_ms
+        unanswered = self.stage is Stage.ASKED and now_ms - self._started_ms >= self._patience_ms()
         idle = self.stage is Stage.NONE and now_ms - self._started_ms >= settings.retry_ms
         if master and self.is_settled and (unanswered or idle):
             self.follow(master, epoch)
+
+    def _patience_ms(self) -> int:
+        """Return the time for an answer: the first attempts may precede the master's link to this member."""
+        return min(FIRST_RETRY_MS << min(self._unanswered - 1, 8), self._local.settings.retry_ms)
 
     @property
     def is_connected(self) -> bool:
@@ -107,6 +117,7 @@ class Following:
         """Cut what diverges. Returns the reason why this member must not follow; empty if there is none."""
         if self.stage is not Stage.ASKED or not self._is_current(sender, accept) or not self.is_settled:
             return ""
+        self._unanswered = 0
         log = self._local.log
         if log.end > 0 and log.store_id != accept.store_id:
             return (

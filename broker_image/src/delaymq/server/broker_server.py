@@ -19,7 +19,7 @@ from delaymq.broker.processors.table import refusal
 from delaymq.broker.requests.results import Deferred, Held, LinkRequest, Listing, RelayedRequests, TimeSliced
 from delaymq.config import BrokerConfig
 from delaymq.config.running import RunningSettings
-from delaymq.protocol.codes import PULL_CODES, SEND_CODES, RequestCode
+from delaymq.protocol.codes import PULL_CODES
 from delaymq.protocol.command import Command, Response, encode_response
 from delaymq.server.broker_jobs import BrokerJobs
 from delaymq.server.ha.plain_slave import PlainSlave
@@ -41,6 +41,7 @@ from delaymq.server.requests.flushing import Flushing
 from delaymq.server.requests.held_requests import HeldRequests
 from delaymq.server.requests.listings import Listings, Pages
 from delaymq.server.requests.long_polling import HeldPulls
+from delaymq.server.requests.redirection import Redirection
 from delaymq.server.requests.replies import reply, unsendable
 from delaymq.server.requests.sessions import SERVER_LIMITS, Sessions
 from delaymq.server.resources import descriptor_end, raise_descriptor_limit
@@ -58,13 +59,6 @@ if TYPE_CHECKING:
 DRAIN_TIMEOUT_S: Final = 3.0
 """Maximum wait at shutdown for clients to receive their last responses."""
 READ_ONLY: Final = 4
-_MASTER_CODES: Final = SEND_CODES | {
-    RequestCode.GET_CONSUMER_LIST_BY_GROUP,
-    RequestCode.LOCK_BATCH_MQ,
-    RequestCode.QUERY_CONSUMER_OFFSET,
-    RequestCode.UPDATE_CONSUMER_OFFSET,
-}
-"""Requests of producers and consumers that they send to masters only, unlike pulls and heartbeats."""
 
 _logger = logging.getLogger(__name__)
 
@@ -116,6 +110,7 @@ class BrokerServer:
         if ports.ha is not None:
             broker.ha_port = port_of(ports.ha)
             self.plain_slaves = PlainSlaves(broker.store, lambda: broker.config, ports.ha)
+        self._redirection = Redirection(reply, lambda: broker.replica_refusal)
         self._held: HeldRequests | None = None
         """Requests that arrive while another member takes over."""
         self._ports = ports
@@ -345,6 +340,8 @@ class BrokerServer:
             commands = self._held.hold(connection, session, commands)
             if not commands:
                 return
+        if self.replica is not None and self.replica.is_bypassed:
+            commands = self._redirection.take(session, commands)
         broker, flow, flushing = self.broker, self.flow, self.flushing
         began = monotonic()
         if (
@@ -378,18 +375,8 @@ class BrokerServer:
                 self.listings.begin(session, command, result)
             elif type(result) is LinkRequest:
                 self._link(session, command)
-        if self.replica is not None and self.replica.is_bypassed:
-            self._send_to_master(connection, commands)
         if monotonic() - began >= flow.blocked_s:
             flow.note_stall(commands)
-
-    def _send_to_master(self, connection: RemotingConnection, commands: list[Command]) -> None:
-        """Close the connection of a client that takes this replica for the master, after the responses.
-
-        The address of the group leads to the master, but only new connections.
-        """
-        if any(command.code in _MASTER_CODES for command in commands):
-            connection.close()
 
     def _on_fast_commands(self, connection: RemotingConnection, commands: list[Command]) -> None:
         pulls = [command for command in commands if command.code in PULL_CODES]

@@ -28,6 +28,10 @@ class Checker:
         self.copies: dict[int, int] = {}
         self.counts: dict[str, int] = {}
         self._record = record
+        self._given_up = b""
+        """History before the newest stated loss: some of what it gave up may have survived."""
+        self._began: dict[int, int] = {}
+        """By epoch: length of the history when the register named its master."""
         self._confirming: dict[int, tuple[str, int]] = {}
         self._masters: dict[int, tuple[str, int]] = {}
         self._newest: tuple[int, Disk] | None = None
@@ -50,6 +54,7 @@ class Checker:
             if record.epoch == old.epoch and holder != old_holder:
                 raise ViolationError(f"two masters of an epoch: {old} -> {record}")
             if record.epoch > old.epoch:
+                self._began[record.epoch] = len(self.history)
                 self.count("epochs")
                 if stated_loss is not None:
                     self._lose(old, record, disks, stated_loss.is_ordered)
@@ -96,6 +101,7 @@ class Checker:
         """Continue with a shorter history. Epochs that no disk has may be used again."""
         if kept < len(self.history):
             self.count("stated losses")
+        self._given_up = bytes(self.history)
         del self.history[kept:]
         self.copies.clear()
         self._parse(0)
@@ -125,14 +131,15 @@ class Checker:
     # Masters and readers
 
     def became_master(self, name: str, incarnation: int, epoch: int, disk: Disk) -> None:
-        """Check that a master has everything that was confirmed before."""
+        """Check that a master has everything that was confirmed before, or before the next epoch if that has begun."""
         self.count("masters")
         if self._masters.setdefault(epoch, (name, incarnation)) != (name, incarnation):
             raise ViolationError(f"epoch {epoch} has two masters")
         if epoch < self.lossy_epoch:
             return
-        if not disk.log.startswith(self.history):
-            kept = common_prefix(disk.log, self.history)
+        end = min((end for later, end in self._began.items() if later > epoch), default=len(self.history))
+        kept = common_prefix(disk.log, self.history[:end])
+        if kept < min(end, len(self.history)):
             raise ViolationError(f"{name} became master with {kept} of {len(self.history)} confirmed bytes")
         if self._newest is None or epoch > self._newest[0]:
             self._newest = (epoch, disk)
@@ -153,7 +160,9 @@ class Checker:
             raise ViolationError(f"{name} confirms another history between {start} and {known}")
         if end > len(self.history):
             if epoch is None:
-                raise ViolationError(f"{name} knows that {end} is confirmed before the master")
+                if self._given_up[:end] != disk.log[:end]:
+                    raise ViolationError(f"{name} knows that {end} is confirmed before the master")
+                epoch = self.lossy_epoch
             old = len(self.history)
             self.history += disk.log[old:end]
             self._parse(old)
