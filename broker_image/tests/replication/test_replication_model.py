@@ -16,7 +16,7 @@ MAX_STEPS = STEPS * 10
 STEPS_A_RUN = 2_000
 STEPS_OF_A_BUG = 1_200
 MAX_RUNS_UNTIL_FOUND = 400
-KNOWN_RUNS = {"unknown-is-failed": (10,), "join-at-confirmed": (214,)}
+KNOWN_RUNS = {"unknown-is-failed": (10,), "join-at-confirmed": (214,), "founded-in-use": (4_484,)}
 """Runs that find bugs which earlier runs do not find, tried first to save time."""
 OCCURRED = {
     "acknowledged", "appends", "block", "changed sets", "crash", "detach", "disturb_network", "disturb_register",
