@@ -42,8 +42,10 @@ class Checker:
 
     # The register
 
-    def written(self, record: Record, disks: dict[str, Disk], stated_loss: ReportLoss | None) -> None:
-        """Check a write that took place."""
+    def written(
+        self, record: Record, disks: dict[str, Disk], stated_loss: ReportLoss | None, *, is_alive: bool
+    ) -> None:
+        """Check a write that took place. `is_alive`: the process that the record names as the master still runs."""
         old, self._record = self._record, record
         if old is None:
             self._founded(record, disks, stated_loss)
@@ -56,8 +58,10 @@ class Checker:
             if record.epoch > old.epoch:
                 self._began[record.epoch] = len(self.history)
                 self.count("epochs")
-                if stated_loss is not None:
+                if stated_loss is not None and is_alive:
                     self._lose(old, record, disks, stated_loss.is_ordered)
+                elif stated_loss is not None:
+                    self.count("losses that did not take place")  # no process will begin the epoch
                 elif record.master not in old.in_sync:
                     raise ViolationError(f"{record.master} takes over without being in sync: {old}")
         for name in record.in_sync:

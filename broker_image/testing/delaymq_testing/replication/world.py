@@ -116,7 +116,10 @@ class World:
         return self.register.record.in_sync if self.register.record is not None else frozenset()
 
     def written(self, record: Record, stated_loss: ReportLoss | None) -> None:
-        self.checker.written(record, {name: node.disk for name, node in self.nodes.items()}, stated_loss)
+        disks = {name: node.disk for name, node in self.nodes.items()}
+        master = self.nodes.get(record.master)
+        is_alive = master is not None and master.member is not None and master.incarnation == record.incarnation
+        self.checker.written(record, disks, stated_loss, is_alive=is_alive)
 
     def confirmed(self, node: Node, start: int, end: int) -> None:
         known = len(self.checker.history)
