@@ -155,8 +155,12 @@ test-long-soak: $(DEV) ## soaks of the broker and of the asyncio client
 test-long-kind: cluster ## slow scenarios on kind clusters; the cost of an idle operator
 	$(call suite,long-kind) $(BIN)/python -m pytest e2e/kind --long -m long --junitxml=$(REPORTS)/long-kind.xml
 
-bench: $(DEV) ## compare DelayMQ with RocketMQ's broker, as ratios (about 60 minutes; see bench/README.md)
-	PYTHONPATH=e2e:broker_image/testing:operator/testing $(BIN)/python -m harness.isolated -- $(BIN)/python bench/run.py
+BENCH := PYTHONPATH=bench:e2e:broker_image/testing:operator/testing $(BIN)/python
+bench: $(DEV) ## compare DelayMQ with RocketMQ's broker, as ratios (about 60 minutes; see bench/README.md); options: make bench ARGS="--rows sync8"
+	$(BENCH) -m harness.isolated -- $(BIN)/python bench/run.py $(ARGS)
+
+bench-compare: $(DEV) ## compare two commits of DelayMQ, as ratios: make bench-compare A=main B=HEAD ARGS="--rows sync8 --pairs 5"
+	$(if $(and $(A),$(B)),,$(error A or B is missing: use make bench-compare A=COMMIT B=COMMIT))$(BENCH) bench/compare.py $(ARGS) -- "$$A" "$$B"
 
 bench-hostile: $(DEV) ## effect of hostile clients on an honest one: errors, p50 and p99, memory, descriptors (about 20 minutes, two processors)
 	PYTHONPATH=e2e:broker_image/testing $(BIN)/python -m harness.isolated -- $(BIN)/python bench/hostile.py
@@ -193,4 +197,4 @@ clean: ## remove everything that the targets created, except the caches outside 
 
 .PHONY: help setup setup-dev setup-spark demo run format check check-all check-spark test test-all test-rest test-unit test-api test-spark test-spark-core test-spark-rest
 .PHONY: test-compat test-compat-core test-compat-rest test-crash cluster e2e test-long $(LONG_PARTS:%=test-long-%)
-.PHONY: bench bench-hostile bench-spark docs screenshots pictures-cli picture-report wheels pins clean
+.PHONY: bench bench-compare bench-hostile bench-spark docs screenshots pictures-cli picture-report wheels pins clean

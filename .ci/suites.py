@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 
 ROOT = Path(__file__).resolve().parent.parent
 SUITES = ("unit", "api", "spark-core", "spark", "compat-core", "compat", "crash", "kind")
-TEST_FOLDERS = (".ci", "broker_image", "e2e", "helm", "operator", "spark")
+TEST_FOLDERS = (".ci", "bench", "broker_image", "e2e", "helm", "operator", "spark")
 LONG_ONLY = frozenset(
     {"e2e.kind.test_kind_idle", "e2e.kind.test_kind_replica_losses", "e2e.replication.test_replication_control"}
 )

@@ -38,11 +38,17 @@ POLL_S = 0.1
 ASK_TIMEOUT_S = 60.0
 
 
-def interpreter_of(python: str) -> str:
-    """Return name and build of the interpreter at this path; HarnessError if it cannot run DelayMQ."""
+_ASK = "import delaymq.server.main; from delaymq import interpreter; interpreter.main([]); print(*delaymq.__path__)"
+
+
+def interpreter_of(python: str) -> tuple[str, str]:
+    """Return name and build of the interpreter at this path, and the path of its package `delaymq`.
+
+    HarnessError if it cannot run DelayMQ.
+    """
     try:
         run = subprocess.run(
-            [python, "-c", "import delaymq.server.main; from delaymq import interpreter; interpreter.main([])"],
+            [python, "-c", _ASK],
             capture_output=True, text=True, check=False, timeout=ASK_TIMEOUT_S,
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired) as e:
@@ -50,7 +56,8 @@ def interpreter_of(python: str) -> str:
     if run.returncode != 0:
         reason = (run.stderr.strip().splitlines() or [f"exit code {run.returncode}"])[-1]
         raise HarnessError(f"{python} cannot run delaymq: {reason}")
-    return run.stdout.strip()
+    build, _, source = run.stdout.strip().rpartition("\n")
+    return build, source
 
 
 @dataclass(frozen=True)
@@ -63,6 +70,8 @@ class Contender:
     """DelayMQ only: path of the interpreter."""
     interpreter: str = ""
     """DelayMQ only: the interpreter's name and build."""
+    source: str = ""
+    """DelayMQ only: path of the interpreter's package `delaymq`."""
 
 
 def contenders(pythons: Sequence[str], against: str) -> list[Contender]:
@@ -70,7 +79,7 @@ def contenders(pythons: Sequence[str], against: str) -> list[Contender]:
     `interpreter_of`.
     """
     labels = ["ours"] if len(pythons) == 1 else [f"ours {letter}" for letter in string.ascii_uppercase]
-    ours = [Contender(label, "ours", path, interpreter_of(path)) for label, path in zip(labels, pythons, strict=False)]
+    ours = [Contender(label, "ours", path, *interpreter_of(path)) for label, path in zip(labels, pythons, strict=False)]
     return [each for each in (*ours, Contender("real", "real", pythons[0])) if against in ("both", each.kind)]
 
 

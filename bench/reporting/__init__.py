@@ -1,0 +1,1 @@
+"""Results of the benchmark: statistics, tables, the commits that were measured, and the history page."""

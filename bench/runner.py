@@ -1,0 +1,131 @@
+"""Alternation of the scenarios between the contenders, and the options that all programs of the benchmark share."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import rows
+from crash.load import LoadProgram
+from harness.errors import HarnessError
+from options import Options
+from reporting.report import Report
+from rows import Sample
+from scenarios import SCENARIOS
+from subjects import Contender
+
+RESULTS_PATH = Path(__file__).resolve().parent / "results"
+
+
+def add_options(parser: argparse.ArgumentParser, *, pairs: int) -> None:
+    """Add the options of rows, sizes and pairs, with this number of pairs as the default."""
+    parser.add_argument("--rows", default="all", help=f"row groups, separated by commas: {', '.join(rows.GROUPS)}")
+    parser.add_argument("--pairs", type=int, help=f"number of pairs of measurements ({pairs}; 1 with --quick)")
+    add_sizes(parser)
+    parser.add_argument("--sequential", action="store_true", help="alternate broker by broker instead of row by row")
+    parser.set_defaults(default_pairs=pairs)
+
+
+def add_sizes(parser: argparse.ArgumentParser) -> None:
+    """Add the options of sizes and durations."""
+    parser.add_argument("--sizes", default="1024", help="body sizes in bytes, separated by commas (1024)")
+    parser.add_argument("--quick", action="store_true", help="short runs, to check that the benchmark works")
+    parser.add_argument(
+        "--pending",
+        type=int,
+        metavar="COUNT",
+        help="pending messages of the pending rows (1000000; 50000 with --quick)",
+    )
+
+
+def options_of(parser: argparse.ArgumentParser, parsed: argparse.Namespace) -> Options:
+    """Return the options of the scenarios; exit with an error about an invalid option."""
+    groups = rows.GROUPS if parsed.rows == "all" else tuple(parsed.rows.split(","))
+    unknown = sorted(group or "''" for group in set(groups) - set(rows.GROUPS))
+    if unknown:
+        parser.error(f"--rows: unknown groups: {', '.join(unknown)}: use {', '.join(rows.GROUPS)}")
+    pending = (50_000 if parsed.quick else 1_000_000) if parsed.pending is None else parsed.pending
+    if pending < 1_000:
+        parser.error(f"--pending is {pending}: use at least 1000")
+    words = parsed.sizes.split(",")
+    if not all(word.isdecimal() and int(word) > 0 for word in words):
+        parser.error(f"--sizes is {parsed.sizes}: use numbers of bytes above 0, separated by commas")
+    sizes = tuple(map(int, words))
+    return Options(groups=frozenset(groups), sizes=sizes, quick=parsed.quick, pending=pending)
+
+
+def pairs_of(parser: argparse.ArgumentParser, parsed: argparse.Namespace) -> int:
+    """Return the number of pairs; exit with an error if it is invalid."""
+    if parsed.pairs is None:
+        return 1 if parsed.quick else int(parsed.default_pairs)
+    if parsed.pairs < 1:
+        parser.error(f"--pairs is {parsed.pairs}: use at least 1")
+    return int(parsed.pairs)
+
+
+def rotated(taking_part: Sequence[Contender], pair: int) -> list[Contender]:
+    """Return the order of the contenders in a pair, counted from 1. Each pair starts with another one.
+
+    Otherwise, a contender would always be measured after the same other one, under different conditions.
+    """
+    first = (pair - 1) % len(taking_part)
+    return [*taking_part[first:], *taking_part[:first]]
+
+
+class Runner:
+    """Alternates between brokers: a step of one, the same step of the other, until both have finished."""
+
+    def __init__(self, report: Report, *, alternate: bool) -> None:
+        self._report = report
+        self._alternate = alternate
+        self._began = time.monotonic()
+
+    def run_all(self, options: Options, taking_part: Sequence[Contender], pairs: int) -> None:
+        """Run the selected scenarios once for each pair."""
+        with tempfile.TemporaryDirectory(prefix="delaymq-bench-") as folder, LoadProgram(Path(folder)) as load:
+            for pair in range(1, pairs + 1):
+                ordered = rotated(taking_part, pair)
+                for name, (scenario, groups) in SCENARIOS.items():
+                    if options.wants(*groups):
+                        self.say(f"pair {pair} of {pairs}: {name}")
+                        self.run(name, pair, {each.label: scenario(options, each, load) for each in ordered})
+
+    def run(self, name: str, pair: int, steps: dict[str, Iterator[list[Sample]]]) -> None:
+        """Run a scenario on all brokers; failures are recorded, and the others continue."""
+        waiting = list(steps)
+        try:
+            while waiting:
+                for label in list(waiting):
+                    finished = False
+                    while not finished:
+                        finished = self._step(name, pair, label, steps[label])
+                        if finished:
+                            waiting.remove(label)
+                        if self._alternate:
+                            break
+        finally:
+            for iterator in steps.values():
+                with contextlib.suppress(HarnessError):
+                    iterator.close()  # type: ignore[attr-defined]
+
+    def _step(self, name: str, pair: int, label: str, iterator: Iterator[list[Sample]]) -> bool:
+        """Run a step; return whether the scenario has finished for this broker."""
+        try:
+            samples = next(iterator)
+        except StopIteration:
+            return True
+        except HarnessError as e:
+            self._report.failures.append(f"pair {pair}, {name}, {label}: {e}")
+            self.say(f"pair {pair}  {label:6}  {name} FAILED: {e}")
+            return True
+        self._report.add(label, pair, samples)
+        for sample in samples:
+            self.say(f"pair {pair}  {label:6}  {sample.row.title}: {sample.value:,.2f} {sample.row.unit}")
+        return False
+
+    def say(self, text: str) -> None:
+        print(f"[{time.monotonic() - self._began:5.0f} s] {text}", flush=True)
