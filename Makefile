@@ -162,6 +162,9 @@ bench: $(DEV) ## compare DelayMQ with RocketMQ's broker, as ratios (about 60 min
 bench-compare: $(DEV) ## compare two commits of DelayMQ, as ratios: make bench-compare A=main B=HEAD ARGS="--rows sync8 --pairs 5"
 	$(if $(and $(A),$(B)),,$(error A or B is missing: use make bench-compare A=COMMIT B=COMMIT))$(BENCH) bench/compare.py $(ARGS) -- "$$A" "$$B"
 
+bench-history: $(DEV) ## record the newest results of make bench in docs/performance-history.md; options: make bench-history ARGS="--results FILE"
+	$(BENCH) -m reporting.history $(ARGS)
+
 bench-hostile: $(DEV) ## effect of hostile clients on an honest one: errors, p50 and p99, memory, descriptors (about 20 minutes, two processors)
 	PYTHONPATH=e2e:broker_image/testing $(BIN)/python -m harness.isolated -- $(BIN)/python bench/hostile.py
 
@@ -197,4 +200,4 @@ clean: ## remove everything that the targets created, except the caches outside 
 
 .PHONY: help setup setup-dev setup-spark demo run format check check-all check-spark test test-all test-rest test-unit test-api test-spark test-spark-core test-spark-rest
 .PHONY: test-compat test-compat-core test-compat-rest test-crash cluster e2e test-long $(LONG_PARTS:%=test-long-%)
-.PHONY: bench bench-compare bench-hostile bench-spark docs screenshots pictures-cli picture-report wheels pins clean
+.PHONY: bench bench-compare bench-history bench-hostile bench-spark docs screenshots pictures-cli picture-report wheels pins clean
