@@ -165,6 +165,9 @@ bench-compare: $(DEV) ## compare two commits of DelayMQ, as ratios: make bench-c
 bench-history: $(DEV) ## record the newest results of make bench in docs/performance-history.md; options: make bench-history ARGS="--results FILE"
 	$(BENCH) -m reporting.history $(ARGS)
 
+profile: $(DEV) ## profile the broker while a row group of make bench is measured, into build/profiles: make profile ROW=sync8 ARGS="--quick"
+	$(if $(ROW),,$(error ROW is missing: use make profile ROW=GROUP, for example ROW=sync8))$(BENCH) -m profiling $(ARGS) -- "$$ROW"
+
 bench-hostile: $(DEV) ## effect of hostile clients on an honest one: errors, p50 and p99, memory, descriptors (about 20 minutes, two processors)
 	PYTHONPATH=e2e:broker_image/testing $(BIN)/python -m harness.isolated -- $(BIN)/python bench/hostile.py
 
@@ -200,4 +203,4 @@ clean: ## remove everything that the targets created, except the caches outside 
 
 .PHONY: help setup setup-dev setup-spark demo run format check check-all check-spark test test-all test-rest test-unit test-api test-spark test-spark-core test-spark-rest
 .PHONY: test-compat test-compat-core test-compat-rest test-crash cluster e2e test-long $(LONG_PARTS:%=test-long-%)
-.PHONY: bench bench-compare bench-history bench-hostile bench-spark docs screenshots pictures-cli picture-report wheels pins clean
+.PHONY: bench bench-compare bench-history profile bench-hostile bench-spark docs screenshots pictures-cli picture-report wheels pins clean

@@ -1,0 +1,1 @@
+"""Profiles of the benchmark's rows: sampling, flame graphs, and summaries."""

@@ -1,0 +1,7 @@
+"""Error of profiles."""
+
+from harness.errors import HarnessError
+
+
+class ProfileError(HarnessError):
+    """A row cannot be profiled, or its profile cannot be read."""
