@@ -75,7 +75,7 @@ class GroupLoad:
             "consumer": _longest_arrival_gap_s(self.consumer.lines("got")[max(0, got - 1) :]),
             "failed": dict(reasons),
             **{name: round(each["longest_gap_ms"] / 1000, 3) for name, each in done.items()},
-            "java_failed": sum(each.get("failed", 0) for each in done.values()),
+            "java_failed": dict(sum((Counter(each.get("errors", {})) for each in done.values()), Counter())),
         }
         print(f"{what}: {self.gaps[what]}")
 

@@ -105,7 +105,7 @@ class Checker:
         """Continue with a shorter history. Epochs that no disk has may be used again."""
         if kept < len(self.history):
             self.count("stated losses")
-        self._given_up = bytes(self.history)
+            self._given_up = bytes(self.history)
         del self.history[kept:]
         self.copies.clear()
         self._parse(0)
