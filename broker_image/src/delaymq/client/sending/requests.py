@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import zlib
+from functools import lru_cache
+from typing import Final
 
 from delaymq.client.due_times import unique_id_of_handle
 from delaymq.client.errors import BadAnswerError, refusal
@@ -18,6 +20,7 @@ from delaymq.protocol.codes import RequestCode, ResponseCode
 from delaymq.protocol.command import Command, request_command
 from delaymq.protocol.errors import RequestError
 from delaymq.protocol.headers import SendMessageRequestHeaderV2, SendMessageResponseHeader
+from delaymq.protocol.headers.messages import V2_NAMES
 
 COMPRESSION_LEVEL = 5
 COMPRESSED_IN_THREAD_BYTES = 64 * 1024
@@ -105,28 +108,52 @@ def request_of(
     max_reconsume_times: int | None = None,
 ) -> Command:
     """Return the request for encoded data; `properties` in wire format."""
-    header = SendMessageRequestHeaderV2(
-        producer_group=group,
-        topic=queue.topic,
-        default_topic=names.AUTO_CREATE_TOPIC,
-        default_topic_queue_nums=new_topic_queues,
-        queue_id=queue.queue_id,
-        sys_flag=sys_flag,
-        born_timestamp=now_ms(),
-        flag=flag,
-        properties=properties,
-        reconsume_times=reconsume_times,
-        unit_mode=False,
-        batch=is_batch,
-        max_reconsume_times=max_reconsume_times,
-        broker_name=queue.broker_name,
-    )
+    fields = _repeated_fields(group, queue, new_topic_queues, is_batch).copy()
+    fields[_BORN_TIMESTAMP] = str(now_ms())
+    fields[_PROPERTIES] = properties
+    if sys_flag:
+        fields[_SYS_FLAG] = str(sys_flag)
+    if flag:
+        fields[_FLAG] = str(flag)
+    if reconsume_times:
+        fields[_RECONSUME_TIMES] = str(reconsume_times)
+    if max_reconsume_times is not None:
+        fields[_MAX_RECONSUME_TIMES] = str(max_reconsume_times)
     code = RequestCode.SEND_MESSAGE_V2
     if is_batch:
         code = RequestCode.SEND_BATCH_MESSAGE
     elif is_reply:
         code = RequestCode.SEND_REPLY_MESSAGE_V2
-    return request_command(code, header.to_fields(), body)
+    return request_command(code, fields, body)
+
+
+_BORN_TIMESTAMP: Final = V2_NAMES["born_timestamp"]
+_PROPERTIES: Final = V2_NAMES["properties"]
+_SYS_FLAG: Final = V2_NAMES["sys_flag"]
+_FLAG: Final = V2_NAMES["flag"]
+_RECONSUME_TIMES: Final = V2_NAMES["reconsume_times"]
+_MAX_RECONSUME_TIMES: Final = V2_NAMES["max_reconsume_times"]
+
+
+@lru_cache(maxsize=4_096)
+def _repeated_fields(group: str, queue: MessageQueue, new_topic_queues: int, is_batch: bool) -> dict[str, str]:
+    """Return the fields of a send that are the same for all sends to a queue, and defaults of the others."""
+    return SendMessageRequestHeaderV2(
+        producer_group=group,
+        topic=queue.topic,
+        default_topic=names.AUTO_CREATE_TOPIC,
+        default_topic_queue_nums=new_topic_queues,
+        queue_id=queue.queue_id,
+        sys_flag=0,
+        born_timestamp=0,
+        flag=0,
+        properties="",
+        reconsume_times=0,
+        unit_mode=False,
+        batch=is_batch,
+        max_reconsume_times=None,
+        broker_name=queue.broker_name,
+    ).to_fields()
 
 
 _STATUSES = {status.value: status for status in SendStatus}

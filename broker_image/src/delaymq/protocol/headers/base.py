@@ -5,6 +5,8 @@ field states another. Unknown fields are ignored, as in RocketMQ.
 """
 
 import functools
+from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import Any, Final, Self, get_args
 
 import msgspec
@@ -36,18 +38,24 @@ class Header(msgspec.Struct, rename="camel", gc=False):
 
     def to_fields(self) -> dict[str, str]:
         """Return all fields that have a value, as strings."""
-        fields: dict[str, str] = {}
-        for attribute, name in _names(type(self)):
-            value = getattr(self, attribute)
-            if value is None:
-                continue
-            if value is True:
-                fields[name] = "true"
-            elif value is False:
-                fields[name] = "false"
-            else:
-                fields[name] = str(value)
-        return fields
+        attributes, names = _written(type(self))
+        return {
+            name: value if type(value) is str else _WORDS[value] if type(value) is bool else str(value)
+            for name, value in zip(names, attributes(self), strict=True)
+            if value is not None
+        }
+
+
+_WORDS: Final = {True: "true", False: "false"}
+
+
+@functools.cache
+def _written(header: type[Header]) -> tuple[Callable[[Header], Sequence[Any]], tuple[str, ...]]:
+    """Return a function that returns the values of all fields, and their names on the wire."""
+    attributes, names = zip(*_names(header), strict=True)
+    if len(attributes) == 1:
+        return lambda written: (getattr(written, attributes[0]),), names
+    return attrgetter(*attributes), names
 
 
 @functools.cache
