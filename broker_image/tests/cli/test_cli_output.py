@@ -12,15 +12,14 @@ from delaymq.client import MessageQueue, ReceivedMessage
 from delaymq.message import names
 from delaymq.message.marks import format_due
 from delaymq.message.timed_marks import TimedDue, TimedMark, TimedMarkKind
-from msgspec import structs
 
 BORN_MS = 1_700_000_000_000
 DAY_MS = 86_400_000
 
 
-def message(body: bytes = b"hello", **properties: str) -> ReceivedMessage:
+def message(body: bytes = b"hello", *, topic: str = "T", **properties: str) -> ReceivedMessage:
     return ReceivedMessage(
-        topic="T", body=body, queue=MessageQueue("b", 3, "T"), queue_offset=9, physical_offset=0, message_id="ID",
+        topic=topic, body=body, queue=MessageQueue("b", 3, "T"), queue_offset=9, physical_offset=0, message_id="ID",
         offset_message_id="OID", properties=properties, born_timestamp_ms=BORN_MS, store_timestamp_ms=BORN_MS + 5001,
         reconsume_times=0,
     )  # fmt: skip
@@ -50,9 +49,8 @@ def test_delivered_message_shows_its_due_time_and_lateness() -> None:
 
 
 def test_pending_timed_message_shows_its_real_topic() -> None:
-    pending = structs.replace(
-        message(__DMQ_DUE=str(TimedDue(0, BORN_MS + 9_000, 0)), REAL_TOPIC="Orders"), topic=names.TIMER_TOPIC
-    )
+    due = str(TimedDue(0, BORN_MS + 9_000, 0))
+    pending = message(topic=names.TIMER_TOPIC, __DMQ_DUE=due, REAL_TOPIC="Orders")
     lines = as_lines(pending)
     assert "topic:             Orders (pending delivery)" in lines
     assert f"due:               {format_time(BORN_MS + 9_000)}" in lines

@@ -16,11 +16,11 @@ from delaymq.client import (
     RefusedError,
     Retry,
     Suspend,
-    messages,
+    decoding,
 )
 from delaymq.client.consumer.queues.process_queue import CacheTotal, ProcessQueue
 from delaymq.client.core import queue_calls
-from delaymq.client.messages import compressed_bytes
+from delaymq.client.decoding import compressed_bytes, stored_messages
 from delaymq.protocol.bodies import BrokerData, MessageQueue, RouteQueues, TopicRoute
 from delaymq.protocol.codes import RequestCode, ResponseCode
 from delaymq.protocol.command import Command, Response
@@ -55,10 +55,10 @@ def test_all_queues_are_full_together_until_a_quarter_is_free() -> None:
     queues[3].add([message(offset, 10) for offset in range(10)], 10)
     assert total.is_full
     for offset in range(24):
-        queues[0].finish(offset)
+        queues[0].finish([offset])
     assert (total.count, total.is_full, woken) == (76, True, [])
-    queues[0].finish(24)
-    queues[0].finish(24)  # done already
+    queues[0].finish([24])
+    queues[0].finish([24])  # done already
     assert (total.count, total.is_full, woken) == (75, False, [75])
 
 
@@ -71,7 +71,7 @@ def test_cache_of_a_dropped_queue_no_longer_counts() -> None:
     assert total.is_full
     queue.release()
     queue.release()
-    queue.finish(0)
+    queue.finish([0])
     assert (total.count, total.size_bytes, woken) == (1, 60, [1])
 
 
@@ -204,21 +204,21 @@ def test_pulls_follow_the_suggested_broker_and_return() -> None:
 
 
 @pytest.fixture
-def decoding_threads(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """Whether each pull was read in the loop's own thread."""
+def inflating_threads(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Whether the compressed bodies of each pull were decompressed in the loop's own thread."""
     found: list[bool] = []
-    decode = messages.decode_messages
+    inflate = decoding.inflated
 
     def noted(*arguments: object, **options: object) -> object:
         found.append(threading.current_thread() is threading.main_thread())
-        return decode(*arguments, **options)  # type: ignore[arg-type]
+        return inflate(*arguments, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(queue_calls, "decode_messages", noted)
+    monkeypatch.setattr(queue_calls, "inflated", noted)
     return found
 
 
 @pytest.mark.parametrize("is_large", [True, False])
-def test_large_compressed_bodies_are_inflated_outside_the_loop(is_large: bool, decoding_threads: list[bool]) -> None:
+def test_large_compressed_bodies_are_inflated_outside_the_loop(is_large: bool, inflating_threads: list[bool]) -> None:
     async def scenario() -> None:
         broker = FakeBroker()
         body = random.Random(1).randbytes(20_000 if is_large else 1_000)
@@ -233,20 +233,19 @@ def test_large_compressed_bodies_are_inflated_outside_the_loop(is_large: bool, d
         async with running(broker) as (client, _), subscribed(client, handle, QUICK):
             await until(lambda: len(got) == 4)
         assert got.count(body) == 3
-        assert decoding_threads == [not is_large]
+        assert inflating_threads == [not is_large]
 
     run(scenario)
 
 
-def test_only_compressed_records_count_as_compressed() -> None:
+def test_only_compressed_bodies_count_as_compressed() -> None:
     broker = FakeBroker()
     broker.add("T", b"x" * 100, sys_flag=1)
     broker.add("T", b"y" * 100)
     packed, plain = broker.records
-    assert compressed_bytes(packed + plain) == len(packed)
-    assert compressed_bytes(plain + packed + packed) == 2 * len(packed)
-    for broken in (b"", b"\0" * 200, packed[:50], b"\xff" * 200):
-        assert compressed_bytes(broken) == 0
+    assert compressed_bytes(stored_messages(packed + plain, "b")) == 100
+    assert compressed_bytes(stored_messages(plain + packed + packed, "b")) == 200
+    assert compressed_bytes([]) == 0
 
 
 # How a message comes again.

@@ -425,8 +425,7 @@ def test_polls_rotate_among_queues() -> None:
             ]  # fmt: skip
             [message] = (await calls.pull(QUEUE, 0, consumer._subscriptions["T"])).messages
             for reader in readers:
-                for _ in range(5):
-                    buffer.submit(reader, message)
+                buffer.submit(reader, [message] * 5)
             buffer.take(3)
             assert [reader.queue.queue_id for reader, _ in buffer._taken] == [0, 0, 0]
             buffer.take(3)

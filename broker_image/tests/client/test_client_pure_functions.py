@@ -11,10 +11,11 @@ from delaymq.client.consumer.rebalance.strategies import allocate_averagely, all
 from delaymq.client.core.delays import level_for, table_of
 from delaymq.client.core.network import split_address
 from delaymq.client.core.routes import QueueRound, Route, route_of, route_of_new_topic
+from delaymq.client.decoding import decode_messages, inflated, stored_messages
 from delaymq.client.due_times import delay_in_ms
 from delaymq.client.errors import UnreachableError
-from delaymq.client.messages import decode_messages, outgoing_properties, properties_text
 from delaymq.client.options import ConsumeFrom, ProducerOptions
+from delaymq.client.sending.properties import outgoing_properties, properties_text
 from delaymq.client.subscriptions import Subscription, subscription_to
 from delaymq.message.compression import MAX_INFLATED_BYTES, inflate
 from delaymq.message.errors import IllegalMessageError, RecordError
@@ -193,8 +194,8 @@ def test_committable_offset_is_the_first_unfinished_one(data: st.DataObject) -> 
         if unfinished and bool(data.draw(st.booleans())):
             offset = data.draw(st.sampled_from(unfinished))
             unfinished.remove(offset)
-            cached.finish(offset)
-            cached.finish(offset)  # a second time changes nothing
+            cached.finish([offset])
+            cached.finish([offset])  # a second time changes nothing
         else:
             # Offsets may have gaps: what the broker filtered out.
             new = [following + step for step in data.draw(st.sets(st.integers(0, 5), max_size=4))]
@@ -283,7 +284,7 @@ def record(body: bytes, sys_flag: int = 0, topic: bytes = b"T", properties: byte
 def test_records_become_messages() -> None:
     retry = b"RETRY_TOPIC\x01First\x02UNIQ_KEY\x01U\x02DELAY\x014\x02KEYS\x01a b"
     data = record(b"1") + record(zlib.compress(b"two"), 1, b"%RETRY%G", retry)
-    first, second = decode_messages(data, "b", retry_topic="%RETRY%G")
+    first, second = inflated(stored_messages(data, "b", retry_topic="%RETRY%G"), "b")
     assert (first.body, first.message_id, first.keys, first.due_ms) == (
         b"1",
         "7F00000100002A9F00000000000000FF",

@@ -448,7 +448,7 @@ def test_messages_are_split_into_small_enough_batches() -> None:
     ]  # fmt: skip
     batches = list(split_batches(messages, max_bytes=5_000, max_messages=20))
     for batch in batches:
-        body = batch_body(batch, [f"{number:056X}" for number in range(len(batch))])
+        body, _ = batch_body(batch, [f"{number:056X}" for number in range(len(batch))])
         assert len(body) <= sum(map(batched_bytes, batch)) <= 5_000
         assert len(batch) <= 20
         assert len({message.topic for message in batch}) == 1

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Final
 
 from delaymq.message.errors import RecordError
@@ -138,12 +136,20 @@ class BadAnswerError(ClientError):
         self.address = address
 
 
-@contextmanager
-def reading_answer(address: str) -> Iterator[None]:
-    """Convert errors raised while a response is decoded into BadAnswerError."""
-    try:
-        yield
-    except RequestError as error:
-        raise BadAnswerError(address, error.remark) from error
-    except RecordError as error:
-        raise BadAnswerError(address, error) from error
+class reading_answer:  # noqa: N801 - a context manager, used like a function
+    """Context in which errors of decoding a response are converted into BadAnswerError."""
+
+    # A class, since each pull uses it: a generator with @contextmanager would take several times as long.
+    __slots__ = ("_address",)
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+        if isinstance(error, RequestError):
+            raise BadAnswerError(self._address, error.remark) from error
+        if isinstance(error, RecordError):
+            raise BadAnswerError(self._address, error) from error

@@ -40,12 +40,12 @@ def checked_keys(keys: object) -> tuple[str, ...]:
     return tuple(keys)
 
 
-def check_kinds(message: object) -> None:
-    """Raise IllegalMessageError if another field of `message` has a value of the wrong type."""
-    for name, (kind, words, hint) in _KINDS.items():
-        value = getattr(message, name)
+def wrong_kind(*values: object) -> IllegalMessageError:
+    """Return the error for values of the fields in `_KINDS`, in this order, one of which has the wrong type."""
+    for value, (name, (kind, words, hint)) in zip(values, _KINDS.items(), strict=True):
         if not isinstance(value, kind):
-            raise IllegalMessageError(f"{name} must be {words}, not {_shown(value)}{hint}")
+            return IllegalMessageError(f"{name} must be {words}, not {_shown(value)}{hint}")
+    raise ValueError("no value has the wrong type")
 
 
 def check_property(name: object, value: object) -> None:

@@ -79,10 +79,23 @@ class UniqueIds:
 
     def next(self) -> str:
         """Return a new id."""
+        return f"{self._start()}{next(self._counter) & 0xFFFF:04X}"
+
+    def next_ones(self, count: int) -> list[str]:
+        """Return `count` new ids."""
+        ids: list[str] = []
+        while len(ids) < count:
+            # The clock is read again before the counter can repeat itself within a millisecond.
+            start, some = self._start(), min(count - len(ids), 1_024)
+            ids += [f"{start}{number & 0xFFFF:04X}" for number in itertools.islice(self._counter, some)]
+        return ids
+
+    def _start(self) -> str:
+        """Return the first bytes of an id: all but the counter."""
         now_ms = time.time_ns() // 1_000_000
         if not self._month_start_ms <= now_ms < self._month_end_ms:
             self._set_month(now_ms)
-        return f"{self._prefix}{(now_ms - self._month_start_ms) & 0xFFFFFFFF:08X}{next(self._counter) & 0xFFFF:04X}"
+        return f"{self._prefix}{(now_ms - self._month_start_ms) & 0xFFFFFFFF:08X}"
 
     def _set_month(self, now_ms: int) -> None:
         now = datetime.fromtimestamp(now_ms / 1000, UTC)

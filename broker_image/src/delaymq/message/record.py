@@ -8,7 +8,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 from zlib import crc32
 
 from delaymq.message import flags
@@ -54,7 +54,9 @@ HEAD = struct.Struct(
     "i"  # body length
 )
 """All fields before the body if both hosts are IPv4, the common case."""
-assert HEAD.size == 88
+HEAD_BYTES: Final = HEAD.size
+"""Size of the fields before the body if both hosts are IPv4."""
+assert HEAD_BYTES == 88
 # The same fields in three parts, for hosts of any width:
 _UP_TO_BORN = struct.Struct(">iIIiiqqiq")
 _STORE_TIMESTAMP = struct.Struct(">q")
@@ -97,6 +99,7 @@ TOPIC_LENGTH_BYTES: Final = 1
 """Size of the topic's length, an unsigned byte at the start of the tail."""
 PROPERTIES_LENGTH = struct.Struct(">h")
 """The length of the properties, which is between the topic and the properties."""
+_unpack_properties_length = PROPERTIES_LENGTH.unpack_from
 PROPERTIES_LENGTH_BYTES: Final = PROPERTIES_LENGTH.size
 """Size of the properties' length."""
 TAIL_LENGTHS_BYTES: Final = TOPIC_LENGTH_BYTES + PROPERTIES_LENGTH_BYTES
@@ -123,7 +126,12 @@ OUTLINE = struct.Struct(
     f">iI{SYS_FLAG_AT - SIZE_AND_MAGIC.size}xi{HEAD.size - SYS_FLAG_AT - SYS_FLAG_BYTES - BODY_LENGTH_BYTES}xi"
 )
 """Size, magic, sys flag and, if both hosts are IPv4, the length of the body."""
-assert OUTLINE.size == HEAD.size
+QUEUE_OUTLINE = struct.Struct(
+    f">iIIi{QUEUE_OFFSET_AT - FLAG_AT}xq{SYS_FLAG_AT - PHYSICAL_OFFSET_AT}xi"
+    f"{HEAD.size - SYS_FLAG_AT - SYS_FLAG_BYTES - BODY_LENGTH_BYTES}xi"
+)
+"""Size, magic, CRC, queue id, queue offset, sys flag and, if both hosts are IPv4, the length of the body."""
+assert OUTLINE.size == QUEUE_OUTLINE.size == HEAD.size
 MAX_HEAD_BYTES: Final = HEAD.size + 2 * IPV6_EXTRA_BYTES
 """Maximum size of the fields before the body."""
 
@@ -334,37 +342,36 @@ def possible_starts(piece: bytes, position: int) -> Iterator[int]:
         hit = piece.find(ENCODED_MAGIC, hit + 1)
 
 
-def decode_record(data: bytes | bytearray | memoryview, position: int = 0, *, check_crc: bool = True) -> Record:
-    """Decode the message record at `position` of `data`, which may extend beyond it.
+RecordHead: TypeAlias = tuple[int, int, int, int, int, int, int, int, int, bytes, int, bytes, int, int, int]
+"""The fields of HEAD, with hosts of 8 or 20 bytes."""
 
-    RecordError if the record is invalid, or blank (see `SIZE_AND_MAGIC`).
+
+def encoded_topic(topic: str) -> bytes:
+    """Return a valid topic as in a record, after its length."""
+    encoded = topic.encode("utf-8", "surrogateescape")
+    return len(encoded).to_bytes(TOPIC_LENGTH_BYTES, "big") + encoded
+
+
+def split_record(
+    data: bytes | bytearray | memoryview, position: int = 0, *, check_crc: bool = True
+) -> tuple[RecordHead, bytes, bytes, bytes]:
+    """Return the head, the topic, the body and the properties of the message record at `position` of `data`.
+
+    `data` may extend beyond the record. RecordError as `decode_record`.
     """
     available = len(data) - position
     if available < FIXED_BYTES:
         raise RecordError(f"a record has at least {FIXED_BYTES} bytes, but {available} are left")
-    (
-        size, magic, body_crc, queue_id, flag, queue_offset, physical_offset, sys_flag, born_timestamp_ms,
-        born_host, store_timestamp_ms, store_host, reconsume_times, prepared_offset, body_length,
-    ) = HEAD.unpack_from(data, position)  # fmt: skip
+    head: RecordHead = HEAD.unpack_from(data, position)
+    size, magic, body_crc, _, _, _, _, sys_flag, _, _, _, _, _, _, body_length = head
     if magic != MESSAGE_MAGIC:
         raise RecordError(f"the magic number is {magic:#010x}; that of a message is {MESSAGE_MAGIC:#010x}")
     if not FIXED_BYTES <= size <= available:
         raise RecordError(f"the record states a size of {size} bytes: {FIXED_BYTES} to {available} are possible here")
-    at = position + HEAD.size
+    at = position + HEAD_BYTES
     if sys_flag & flags.HOST_MASK:
-        at = position + _UP_TO_BORN.size
-        born_bytes = IPV6_HOST_BYTES if sys_flag & flags.BORN_HOST_IPV6 else IPV4_HOST_BYTES
-        store_bytes = IPV6_HOST_BYTES if sys_flag & flags.STORE_HOST_IPV6 else IPV4_HOST_BYTES
-        if size < _WITHOUT_HOSTS_BYTES + born_bytes + store_bytes:
-            raise RecordError(f"the record states a size of {size} bytes, too few for its IPv6 addresses")
-        born_host = bytes(data[at : at + born_bytes])
-        at += born_bytes
-        (store_timestamp_ms,) = _STORE_TIMESTAMP.unpack_from(data, at)
-        at += _STORE_TIMESTAMP.size
-        store_host = bytes(data[at : at + store_bytes])
-        at += store_bytes
-        reconsume_times, prepared_offset, body_length = _AFTER_STORE.unpack_from(data, at)
-        at += _AFTER_STORE.size
+        head, at = _head_with_wide_hosts(data, position, head)
+        body_length = head[-1]
     end = position + size
     topic_at = at + body_length
     if body_length < 0 or topic_at + TAIL_LENGTHS_BYTES > end:
@@ -373,15 +380,53 @@ def decode_record(data: bytes | bytearray | memoryview, position: int = 0, *, ch
     properties_at = topic_at + TOPIC_LENGTH_BYTES + topic_length
     if topic_length > MAX_TOPIC_LENGTH or properties_at + PROPERTIES_LENGTH_BYTES > end:
         raise RecordError(f"the topic length {topic_length} does not fit in a record of {size} bytes")
-    (properties_length,) = PROPERTIES_LENGTH.unpack_from(data, properties_at)
+    (properties_length,) = _unpack_properties_length(data, properties_at)
     if properties_length < 0 or properties_at + PROPERTIES_LENGTH_BYTES + properties_length != end:
         raise RecordError(f"the properties length {properties_length} does not fit in a record of {size} bytes")
     body = bytes(data[at:topic_at])
     if check_crc and crc32(body) & BODY_CRC_MASK != body_crc:
         raise RecordError("the body's checksum does not match")
+    return (
+        head,
+        bytes(data[topic_at + TOPIC_LENGTH_BYTES : properties_at]),
+        body,
+        bytes(data[properties_at + PROPERTIES_LENGTH_BYTES : end]),
+    )
+
+
+def _head_with_wide_hosts(
+    data: bytes | bytearray | memoryview, position: int, head: RecordHead
+) -> tuple[RecordHead, int]:
+    """Return the head of a record with IPv6 hosts, and the position of its body."""
+    size, sys_flag = head[0], head[7]
+    at = position + _UP_TO_BORN.size
+    born_bytes = IPV6_HOST_BYTES if sys_flag & flags.BORN_HOST_IPV6 else IPV4_HOST_BYTES
+    store_bytes = IPV6_HOST_BYTES if sys_flag & flags.STORE_HOST_IPV6 else IPV4_HOST_BYTES
+    if size < _WITHOUT_HOSTS_BYTES + born_bytes + store_bytes:
+        raise RecordError(f"the record states a size of {size} bytes, too few for its IPv6 addresses")
+    born_host = bytes(data[at : at + born_bytes])
+    at += born_bytes
+    (store_timestamp_ms,) = _STORE_TIMESTAMP.unpack_from(data, at)
+    at += _STORE_TIMESTAMP.size
+    store_host = bytes(data[at : at + store_bytes])
+    at += store_bytes
+    reconsume_times, prepared_offset, body_length = _AFTER_STORE.unpack_from(data, at)
+    wide = (*head[:9], born_host, store_timestamp_ms, store_host, reconsume_times, prepared_offset, body_length)
+    return wide, at + _AFTER_STORE.size
+
+
+def decode_record(data: bytes | bytearray | memoryview, position: int = 0, *, check_crc: bool = True) -> Record:
+    """Decode the message record at `position` of `data`, which may extend beyond it.
+
+    RecordError if the record is invalid, or blank (see `SIZE_AND_MAGIC`).
+    """
+    head, topic, body, properties = split_record(data, position, check_crc=check_crc)
+    (
+        size, _, body_crc, queue_id, flag, queue_offset, physical_offset, sys_flag, born_timestamp_ms,
+        born_host, store_timestamp_ms, store_host, reconsume_times, prepared_offset, _,
+    ) = head  # fmt: skip
     return Record(
-        str(data[topic_at + TOPIC_LENGTH_BYTES : properties_at], "utf-8", "surrogateescape"),
+        topic.decode("utf-8", "surrogateescape"),
         queue_id, queue_offset, physical_offset, flag, sys_flag, born_timestamp_ms, born_host, store_timestamp_ms,
-        store_host, reconsume_times, prepared_offset, body, body_crc,
-        bytes(data[properties_at + PROPERTIES_LENGTH_BYTES : end]), size,
+        store_host, reconsume_times, prepared_offset, body, body_crc, properties, size,
     )  # fmt: skip

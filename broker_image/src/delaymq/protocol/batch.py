@@ -20,6 +20,8 @@ _HEAD = Layout(
 )
 assert _HEAD.size == 20
 _PROPERTIES_LENGTH = Layout(">H")
+_pack_head = _HEAD.pack
+_pack_properties_length = _PROPERTIES_LENGTH.pack
 _unpack_head = _HEAD.unpack_from
 _unpack_properties_length = _PROPERTIES_LENGTH.unpack_from
 
@@ -65,16 +67,17 @@ def read_batch(body: bytes, at: int, most: int, before: int = 0) -> tuple[list[B
     return messages, at
 
 
-def encode_batch(messages: Iterable[BatchMessage]) -> bytes:
-    """Return the body that `decode_batch` reads. ValueError for properties that exceed a record's limit."""
+def encode_batch(messages: Iterable[tuple[int, bytes, bytes]]) -> bytes:
+    """Return the body that `decode_batch` reads, for flags, bodies and properties.
+
+    ValueError for properties that exceed a record's limit.
+    """
     pieces: list[bytes] = []
     for flag, body, properties in messages:
         if len(properties) > MAX_PROPERTIES_BYTES:
             raise ValueError(f"{len(properties)} bytes of properties, the maximum is {MAX_PROPERTIES_BYTES}")
-        pieces.append(_HEAD.pack(22 + len(body) + len(properties), 0, 0, flag, len(body)))
-        pieces.append(body)
-        pieces.append(_PROPERTIES_LENGTH.pack(len(properties)))
-        pieces.append(properties)
+        head = _pack_head(22 + len(body) + len(properties), 0, 0, flag, len(body))
+        pieces += (head, body, _pack_properties_length(len(properties)), properties)
     return b"".join(pieces)
 
 

@@ -8,8 +8,9 @@ from collections.abc import Awaitable, Callable, Iterable
 
 from delaymq.client.admin.base import AdminCalls
 from delaymq.client.admin.reading import QueueReading
+from delaymq.client.decoding import decode_messages
 from delaymq.client.errors import AnswerTimeoutError, ClientError, RefusedError, UnreachableError, reading_answer
-from delaymq.client.messages import ReceivedMessage, decode_messages
+from delaymq.client.messages import ReceivedMessage
 from delaymq.clock import now_ms
 from delaymq.message.ids import parse_offset_message_id
 from delaymq.protocol.bodies import MessageQueue

@@ -10,7 +10,8 @@ from delaymq.client.core.background import Background
 from delaymq.client.core.member import Member
 from delaymq.client.core.network import Network
 from delaymq.client.core.replies import PendingReplies
-from delaymq.client.messages import ReceivedMessage, received_in_thread
+from delaymq.client.decoding import received_in_thread
+from delaymq.client.messages import ReceivedMessage
 from delaymq.message import names
 from delaymq.message.errors import RecordError
 from delaymq.message.record import Record, decode_record

@@ -6,10 +6,13 @@ import asyncio
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import partial
+from operator import lt
+from typing import Final
 
 from delaymq.client.core.client import Client
+from delaymq.client.decoding import INFLATED_HERE_BYTES, compressed_bytes, inflated, stored_messages
 from delaymq.client.errors import BadAnswerError, ClientError, RefusedError, reading_answer, refusal
-from delaymq.client.messages import INFLATED_HERE_BYTES, ReceivedMessage, compressed_bytes, decode_messages
+from delaymq.client.messages import ReceivedMessage, queue_offsets
 from delaymq.client.subscriptions import Subscription
 from delaymq.protocol.bodies import MASTER_ID, MessageQueue
 from delaymq.protocol.codes import RequestCode, ResponseCode
@@ -43,6 +46,9 @@ class PullStatus(IntEnum):
     NOTHING_NEW = ResponseCode.PULL_NOT_FOUND
     NOTHING_MATCHED = ResponseCode.PULL_RETRY_IMMEDIATELY
     ILLEGAL_OFFSET = ResponseCode.PULL_OFFSET_MOVED
+
+
+_PULL_STATUSES: Final[dict[int, PullStatus]] = {status.value: status for status in PullStatus}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -91,29 +97,29 @@ class QueueCalls:
         except ClientError:
             self._suggested.pop(queue, None)  # the slave is gone, and the master has the messages, too
             raise
-        try:
-            status = PullStatus(answer.code)
-        except ValueError:
-            raise refusal(address, answer) from None
+        status = _PULL_STATUSES.get(answer.code)
+        if status is None:
+            raise refusal(address, answer)
         with reading_answer(address):
             found = PullMessageResponseHeader.from_fields(answer.fields)
             self._follow(queue, found.suggest_which_broker_id)
-            messages = []
+            messages: list[ReceivedMessage] = []
             next_offset = found.next_begin_offset
             if status is PullStatus.FOUND:
-                decode = partial(
-                    decode_messages, answer.body, queue.broker_name, retry_topic=retry_topic, enough_bytes=ENOUGH_BYTES
-                )
-                if len(answer.body) > INFLATED_HERE_BYTES and compressed_bytes(answer.body) > INFLATED_HERE_BYTES:
-                    messages = await asyncio.to_thread(decode)
-                else:
-                    messages = decode()
-                _check_order(address, offset, messages, next_offset)
-                if sum(len(message.body) for message in messages) >= ENOUGH_BYTES:
-                    next_offset = messages[-1].queue_offset + 1
+                messages = stored_messages(answer.body, queue.broker_name, retry_topic=retry_topic, source=queue)
+                _check_order(address, offset, queue_offsets(messages), next_offset)
+                compressed = compressed_bytes(messages)
+                if compressed:
+                    count = len(messages)
+                    inflate = partial(inflated, messages, queue.broker_name, ENOUGH_BYTES)
+                    messages = await asyncio.to_thread(inflate) if compressed > INFLATED_HERE_BYTES else inflate()
+                    if len(messages) < count:
+                        next_offset = messages[-1].queue_offset + 1
+        if subscription.tags:
+            messages = [message for message in messages if subscription.accepts(message.tags)]
         return PullResult(
             status=status,
-            messages=[message for message in messages if subscription.accepts(message.tags)],
+            messages=messages,
             next_offset=next_offset,
             min_offset=found.min_offset,
             max_offset=found.max_offset,
@@ -178,18 +184,11 @@ class QueueCalls:
             return GetMaxOffsetResponseHeader.from_fields(answer.fields).offset
 
 
-def _check_order(address: str, offset: int, messages: list[ReceivedMessage], next_offset: int) -> None:
+def _check_order(address: str, offset: int, offsets: list[int], next_offset: int) -> None:
     """Raise BadAnswerError for messages that would repeat endlessly, or whose progress is undefined."""
-    at = offset - 1
-    for message in messages:
-        if message.queue_offset <= at:
-            break
-        at = message.queue_offset
-    else:
-        if at < next_offset and offset < next_offset:
-            return
+    # Strictly ascending, from `offset` on and below `next_offset`.
+    if all(map(lt, [offset - 1, *offsets], [*offsets, next_offset])) and offset < next_offset:
+        return
     raise BadAnswerError(
-        address,
-        f"a pull from offset {offset} returned offsets {[each.queue_offset for each in messages[:8]]} and next "
-        f"offset {next_offset}",
+        address, f"a pull from offset {offset} returned offsets {offsets[:8]} and next offset {next_offset}"
     )

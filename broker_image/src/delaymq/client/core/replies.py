@@ -9,8 +9,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final, NamedTuple
 
+from delaymq.client.decoding import INFLATED_HERE_BYTES
 from delaymq.client.errors import ClientError, ClosedError
-from delaymq.client.messages import INFLATED_HERE_BYTES, Message, ReceivedMessage
+from delaymq.client.messages import Message, ReceivedMessage
 from delaymq.clock import now_ms
 from delaymq.message import flags, names
 from delaymq.message.compression import inflate

@@ -20,9 +20,10 @@ from delaymq.client.errors import (
     UnreachableError,
     refusal,
 )
-from delaymq.client.messages import SendResult, properties_text
+from delaymq.client.messages import SendResult
 from delaymq.client.options import ProducerOptions
 from delaymq.client.producer.all_brokers import from_all
+from delaymq.client.sending.properties import properties_text
 from delaymq.client.sending.requests import request_of
 from delaymq.message import names
 from delaymq.message.errors import IllegalMessageError

@@ -13,9 +13,10 @@ import msgspec
 
 from delaymq.client.core.background import Background
 from delaymq.client.core.client import Client
+from delaymq.client.decoding import received_in_thread
 from delaymq.client.due_times import Delay
 from delaymq.client.errors import BadAnswerError, ClientError, ClosedError
-from delaymq.client.messages import Message, ReceivedMessage, SendResult, SendStatus, received_in_thread
+from delaymq.client.messages import Message, ReceivedMessage, SendResult, SendStatus
 from delaymq.client.options import TransactionOptions
 from delaymq.client.producer.producer import Producer
 from delaymq.client.sending.outgoing import outgoing_message

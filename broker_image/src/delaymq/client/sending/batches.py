@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from delaymq.client.messages import Message, outgoing_properties, properties_text, schedule_for
+from delaymq.client.messages import Message, schedule_for
+from delaymq.client.sending.properties import caller_properties, check_properties_size, check_topic
 from delaymq.message import names
 from delaymq.message.errors import IllegalMessageError
-from delaymq.message.properties import encode_properties
-from delaymq.protocol.batch import BatchMessage, encode_batch
+from delaymq.message.properties import encode_properties, format_properties
+from delaymq.protocol.batch import encode_batch
 
 ENTRY_BYTES = 4 + 4 + 4 + 4 + 4 + 2
 """Size of a message in a batch in addition to body and properties: size, magic, checksum, flag and two lengths."""
@@ -22,26 +23,39 @@ MAX_BATCH_MESSAGES = 4_096
 """Maximum number of messages: the response contains an ID of 33 characters or more for each."""
 
 
-def batch_body(messages: Sequence[Message], unique_ids: Sequence[str]) -> bytes:
-    """Return the body of a batch send. IllegalMessageError for messages that cannot be in one batch."""
+def batch_body(messages: Sequence[Message], unique_ids: Sequence[str]) -> tuple[bytes, bool]:
+    """Return the body of a batch send, and whether one of the messages has a delay or a due time.
+
+    IllegalMessageError for messages that cannot be in one batch.
+    """
     if not messages:
         raise IllegalMessageError("a batch must contain at least one message")
     topic, wait = messages[0].topic, messages[0].wait_stored
-    entries = []
+    check_topic(topic)
+    _check_no_retry(topic)
+    end = f"\x02{names.WAIT}\x01{'true' if wait else 'false'}"
+    entries: list[tuple[int, bytes, bytes]] = []
+    has_timed = False
     for message, unique_id in zip(messages, unique_ids, strict=True):
         if message.topic != topic or message.wait_stored != wait:
             raise IllegalMessageError(
                 "the messages of a batch must have the same topic and wait_stored: see split_batches"
             )
-        _check_batchable(message)
-        own = outgoing_properties(message, unique_id)
-        schedule = schedule_for(message)
-        if schedule is not None:
-            name, value = schedule.timer_property
-            own[name] = value
-        properties = properties_text(own)
-        entries.append(BatchMessage(message.flag, message.body, properties.encode("utf-8", "surrogateescape")))
-    return encode_batch(entries)
+        if message.delay_level or message.properties:
+            _check_level(message)
+        text = f"{names.UNIQUE_KEY}\x01{unique_id}{end}"
+        if message.properties or message.tags or message.keys:
+            text = f"{format_properties(caller_properties(message))}\x02{text}"
+        if message.delay is not None or message.at is not None:
+            schedule = schedule_for(message)
+            if schedule is not None:
+                has_timed = True
+                name, value = schedule.timer_property
+                text = f"{text}\x02{name}\x01{value}"
+        properties = text.encode("utf-8", "surrogateescape")
+        check_properties_size(len(properties))
+        entries.append((message.flag, message.body, properties))
+    return encode_batch(entries), has_timed
 
 
 def split_batches(
@@ -57,7 +71,8 @@ def split_batches(
         raise ValueError("max_bytes and max_messages must be more than 0")
     open_batches: dict[tuple[str, bool], tuple[list[Message], int]] = {}
     for message in messages:
-        _check_batchable(message)
+        _check_no_retry(message.topic)
+        _check_level(message)
         kind = message.topic, message.wait_stored
         batch, size = open_batches.get(kind, ([], 0))
         own = batched_bytes(message)
@@ -82,9 +97,12 @@ def batched_bytes(message: Message) -> int:
     return size
 
 
-def _check_batchable(message: Message) -> None:
-    if message.topic.startswith(names.RETRY_PREFIX):
+def _check_no_retry(topic: str) -> None:
+    if topic.startswith(names.RETRY_PREFIX):
         raise IllegalMessageError("messages to a retry topic cannot be in a batch: send them individually")
+
+
+def _check_level(message: Message) -> None:
     if message.delay_level or names.DELAY in message.properties:
         raise IllegalMessageError(
             "messages with a delay level cannot be in a batch: send them individually, or use delay or at"

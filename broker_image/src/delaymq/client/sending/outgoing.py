@@ -10,9 +10,10 @@ import msgspec
 
 from delaymq.client.core.replies import REPLY
 from delaymq.client.due_times import Delay, Schedule
-from delaymq.client.messages import Message, outgoing_properties, properties_text, schedule_for
+from delaymq.client.messages import Message, schedule_for
 from delaymq.client.options import ProducerOptions
 from delaymq.client.sending.batches import batch_body
+from delaymq.client.sending.properties import outgoing_properties, properties_text
 from delaymq.client.sending.requests import check_size, compressed_in_thread, request_of
 from delaymq.message import names
 from delaymq.message.ids import UniqueIds
@@ -100,11 +101,10 @@ async def outgoing_message(
 
 def outgoing_batch(messages: Sequence[Message], ids: UniqueIds, options: ProducerOptions) -> Outgoing:
     """Return `messages` as one batch, each with an ID. IllegalMessageError for messages that cannot be in one batch."""
-    message_ids = [ids.next() for _ in messages]
-    body = batch_body(messages, message_ids)
+    message_ids = ids.next_ones(len(messages))
+    body, has_timed = batch_body(messages, message_ids)
     check_size(body, options, is_batch=True)
     first = messages[0]
-    keys = ",".join(" ".join(message.keys) for message in messages if message.keys)
+    keys = ",".join([" ".join(message.keys) for message in messages if message.keys])
     properties = properties_text({names.WAIT: "true" if first.wait_stored else "false"})
-    has_timed = any(schedule_for(message) is not None for message in messages)
     return Outgoing(first.topic, ",".join(message_ids), keys, body, properties, is_batch=True, has_timed=has_timed)

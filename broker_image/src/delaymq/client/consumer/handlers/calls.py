@@ -87,8 +87,8 @@ class HandlerCalls:
         kept = run.kept
         if len(kept) < len(run.messages):
             _logger.warning("the handler finished too late for %s; its outcome is ignored", all_shown(run.messages))
-        self._tally.consumed(message for place, message in kept if place < done)
-        self._tally.failed(message for place, message in kept if place >= done)
+        self._tally.consumed([message for place, message in kept if place < done])
+        self._tally.failed([message for place, message in kept if place >= done])
         return done
 
     def _end_of(self, run: Run, done: int, failed: bool, took_ms: float) -> ConsumeEnd:

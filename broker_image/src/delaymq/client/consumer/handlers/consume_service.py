@@ -8,8 +8,6 @@ from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
 
-from msgspec.structs import replace
-
 from delaymq.client.consumer.handlers.calls import HandlerCalls, Run
 from delaymq.client.consumer.handlers.retries import Retries, shown
 from delaymq.client.consumer.handlers.timeout import HandlerTimeout
@@ -17,7 +15,7 @@ from delaymq.client.consumer.handlers.types import Handle, Retry, Suspend
 from delaymq.client.consumer.queues.queue_reader import QueueReader
 from delaymq.client.consumer.stats.consumer_stats import Tally
 from delaymq.client.core.background import Background
-from delaymq.client.messages import ReceivedMessage
+from delaymq.client.messages import ReceivedMessage, next_attempt
 from delaymq.client.options import PushConsumerOptions
 from delaymq.client.trace.tracer import Tracer
 
@@ -72,13 +70,10 @@ class ConsumeService:
             background.spawn(self._work())
         self._overdue.start(background)
 
-    def submit(self, reader: QueueReader, message: ReceivedMessage) -> None:
-        """Accept a message; return immediately."""
-        self._tally.pulled(message)
-        waiting = self._waiting.get(reader)
-        if waiting is None:
-            waiting = self._waiting[reader] = deque()
-        waiting.append(message)
+    def submit(self, reader: QueueReader, messages: list[ReceivedMessage]) -> None:
+        """Accept messages; return immediately."""
+        self._tally.pulled(messages)
+        self._waiting.setdefault(reader, deque()).extend(messages)
         self._make_ready(reader)
 
     async def settle(self, readers: Collection[QueueReader] | None, timeout_ms: int) -> bool:
@@ -157,21 +152,20 @@ class ConsumeService:
     async def _run(self, run: Run) -> None:
         done = await self._calls.done(run)
         if done == len(run.messages) and not run.abandoned:
-            for message in run.messages:
-                run.reader.finish(message)
+            run.reader.finish(run.messages)
             return
         unsent: list[ReceivedMessage] = []
         level = run.again.delay_level if isinstance(run.again, Retry) else 0
         for place, message in run.kept:
             if place < done:
-                run.reader.finish(message)
+                run.reader.finish([message])
             elif self._retries is None:
                 _logger.warning("%s is dropped: broadcasting consumers do not retry", shown(message))
-                run.reader.finish(message)
+                run.reader.finish([message])
             elif run.reader.dropped:
                 continue  # the queue's next member receives it
             elif await self._retries.send_back(message, delay_level=level):
-                run.reader.finish(message)
+                run.reader.finish([message])
             else:
                 unsent.append(message)
         if unsent:
@@ -182,7 +176,7 @@ class ConsumeService:
         failed: list[ReceivedMessage] = []
         for place, message in run.kept:
             if place < done or (not run.reader.dropped and await self._is_last_attempt(message)):
-                run.reader.finish(message)
+                run.reader.finish([message])
             else:
                 failed.append(message)
         if failed:
@@ -205,7 +199,7 @@ class ConsumeService:
 
     def _retry_later(self, reader: QueueReader, messages: Sequence[ReceivedMessage], pause_ms: int) -> None:
         """Return messages to the front of their reader after a pause."""
-        next_time = [replace(message, reconsume_times=message.reconsume_times + 1) for message in messages]
+        next_time = [next_attempt(message) for message in messages]
 
         def put_back() -> None:
             self._free(reader)

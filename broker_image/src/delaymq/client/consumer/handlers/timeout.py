@@ -59,4 +59,4 @@ class HandlerTimeout:
                 return  # the next check tries again
             run.abandoned.add(message.queue_offset)
             self._tally.failed([message])
-            run.reader.finish(message)
+            run.reader.finish([message])

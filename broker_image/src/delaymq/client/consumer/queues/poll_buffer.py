@@ -43,12 +43,12 @@ class PollBuffer:
 
     # Called by the readers and their owner.
 
-    def submit(self, reader: QueueReader, message: ReceivedMessage) -> None:
-        """Accept a message; return immediately."""
+    def submit(self, reader: QueueReader, messages: list[ReceivedMessage]) -> None:
+        """Accept messages; return immediately."""
         if reader.dropped:
             return
-        self._ready.setdefault(reader, deque()).append(message)
-        self._count += 1
+        self._ready.setdefault(reader, deque()).extend(messages)
+        self._count += len(messages)
         self._arrived.set()
 
     def forget(self, reader: QueueReader) -> None:
@@ -67,10 +67,13 @@ class PollBuffer:
 
     def finish_taken(self) -> set[QueueReader]:
         """Finish all taken messages and return their readers."""
-        taken, self._taken = self._taken, []
-        for reader, message in taken:
-            reader.finish(message)
-        return {reader for reader, _ in taken}
+        taken: dict[QueueReader, list[ReceivedMessage]] = {}
+        for reader, message in self._taken:
+            taken.setdefault(reader, []).append(message)
+        self._taken = []
+        for reader, messages in taken.items():
+            reader.finish(messages)
+        return set(taken)
 
     def take(self, max_messages: int) -> list[ReceivedMessage]:
         """Return up to `max_messages` messages: those of the first queue in turn, then of the next, each in order."""

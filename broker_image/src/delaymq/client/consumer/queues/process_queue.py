@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from itertools import repeat
 
-from delaymq.client.messages import ReceivedMessage
+from delaymq.client.messages import ReceivedMessage, body_sizes, queue_offsets
 
 
 class CacheTotal:
@@ -41,13 +42,14 @@ class ProcessQueue:
     finished above it may be repeated after a crash.
     """
 
-    __slots__ = ("_bytes", "_finished", "_order", "_pulled_to", "_sizes", "_total")
+    __slots__ = ("_bytes", "_order", "_pulled_to", "_sizes", "_total")
 
     def __init__(self, start_offset: int, total: CacheTotal | None = None) -> None:
         self._total = total
         self._order: deque[int] = deque()
+        """Offsets from the first unfinished one on, without gaps for those finished above it."""
         self._sizes: dict[int, int] = {}
-        self._finished: set[int] = set()
+        """Offset of each unfinished message → size of its body."""
         self._pulled_to = start_offset
         self._bytes = 0
 
@@ -85,35 +87,33 @@ class ProcessQueue:
         """The next offset to consume after a restart."""
         return self._order[0] if self._order else self._pulled_to
 
-    def add(self, messages: Iterable[ReceivedMessage], next_offset: int) -> None:
+    def add(self, messages: Sequence[ReceivedMessage], next_offset: int) -> None:
         """Add the messages of a pull, in order; `next_offset` is the start of the next pull.
 
         The offsets of `messages` are ascending, at least `pulled_to`, and below `next_offset`.
         """
-        count, size_bytes = len(self._sizes), self._bytes
-        for message in messages:
-            offset = message.queue_offset
-            self._order.append(offset)
-            self._sizes[offset] = len(message.body)
-            self._bytes += len(message.body)
+        offsets, sizes = queue_offsets(messages), body_sizes(messages)
+        self._order.extend(offsets)
+        self._sizes.update(zip(offsets, sizes, strict=True))
         self._pulled_to = next_offset
-        if self._total is not None:
-            self._total.add(len(self._sizes) - count, self._bytes - size_bytes)
+        self._count(len(offsets), sum(sizes))
 
-    def finish(self, offset: int) -> None:
-        """Mark the message at `offset` as finished, whatever its outcome."""
-        size = self._sizes.pop(offset, None)
-        if size is None:
-            return
-        self._bytes -= size
-        if self._total is not None:
-            self._total.add(-1, -size)
-        self._finished.add(offset)
-        while self._order and self._order[0] in self._finished:
-            self._finished.remove(self._order.popleft())
+    def finish(self, offsets: Iterable[int]) -> None:
+        """Mark the messages at `offsets` as finished, whatever their outcome; finished and unknown ones are ignored."""
+        sizes, order = self._sizes, self._order
+        count = len(sizes)
+        size_bytes = sum(map(sizes.pop, offsets, repeat(0)))
+        self._count(len(sizes) - count, -size_bytes)
+        while order and order[0] not in sizes:
+            order.popleft()
 
     def release(self) -> None:
         """Remove the remaining messages from the totals, since the queue is released."""
         total, self._total = self._total, None
         if total is not None:
             total.add(-len(self._sizes), -self._bytes)
+
+    def _count(self, count: int, size_bytes: int) -> None:
+        self._bytes += size_bytes
+        if count and self._total is not None:
+            self._total.add(count, size_bytes)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from delaymq.client.consumer.offset_store.broker_offsets import OffsetStore
@@ -13,7 +13,7 @@ from delaymq.client.consumer.queues.process_queue import CacheTotal, ProcessQueu
 from delaymq.client.consumer.stats.consumer_stats import Tally
 from delaymq.client.core.queue_calls import PullResult, PullStatus, QueueCalls
 from delaymq.client.errors import ClientError, ClosedError, RefusedError
-from delaymq.client.messages import ReceivedMessage
+from delaymq.client.messages import ReceivedMessage, queue_offsets
 from delaymq.client.options import ConsumeFrom, PushConsumerOptions
 from delaymq.client.subscriptions import Subscription
 from delaymq.clock import now_ms
@@ -35,7 +35,7 @@ _logger = logging.getLogger(__name__)
 
 
 class QueueReader:
-    """Reads a queue until it is dropped. `submit` receives each message, whose handler then calls `finish`.
+    """Reads a queue until it is dropped. `submit` receives the messages of each pull; the owner then calls `finish`.
 
     `is_held` may pause pulling for a reason of the owner; `wake` triggers another check. `start_at` takes precedence
     over the stored offset of the group.
@@ -50,7 +50,7 @@ class QueueReader:
         offsets: OffsetStore,
         options: PushConsumerOptions,
         retry_topic: str,
-        submit: Callable[[QueueReader, ReceivedMessage], None],
+        submit: Callable[[QueueReader, list[ReceivedMessage]], None],
         begin_after_ms: int = 0,
         is_held: Callable[[], bool] | None = None,
         start_at: int | None = None,
@@ -123,10 +123,10 @@ class QueueReader:
         if self._cached is not None:
             self._cached.release()
 
-    def finish(self, message: ReceivedMessage) -> None:
-        """Mark a message as finished."""
+    def finish(self, messages: Sequence[ReceivedMessage]) -> None:
+        """Mark messages as finished."""
         if self._cached is not None:
-            self._cached.finish(message.queue_offset)
+            self._cached.finish(queue_offsets(messages))
         self.consumed_ms = now_ms()
         self._changed.set()
 
@@ -157,8 +157,8 @@ class QueueReader:
                 continue
             # Offsets that were filtered out count as handled.
             cached.add(result.messages, result.next_offset)
-            for message in result.messages:
-                self._submit(self, message)
+            if result.messages:
+                self._submit(self, result.messages)
 
     async def _begin(self) -> ProcessQueue:
         while True:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from delaymq.client.consumer.stats.rates import Counters, Rates
-from delaymq.client.messages import ReceivedMessage
+from delaymq.client.messages import ReceivedMessage, topic_of
 from delaymq.message.names import RETRY_PREFIX
 from delaymq.protocol.bodies import ConsumeStatus, MessageQueue
 
@@ -70,8 +71,9 @@ class Tally:
             counters = self._counts[topic] = Counters()
             self._rates[topic] = Rates(counters)
 
-    def pulled(self, message: ReceivedMessage) -> None:
-        self._of(message).pulled += 1
+    def pulled(self, messages: Sequence[ReceivedMessage]) -> None:
+        for counters, count in self._counts_of(messages):
+            counters.pulled += count
 
     def pull_took(self, topic: str, took_ms: float) -> None:
         """Count a pull that found messages."""
@@ -80,17 +82,17 @@ class Tally:
 
     def handler_took(self, message: ReceivedMessage, took_ms: float) -> None:
         """Count a finished handler call that started with `message`."""
-        counters = self._of(message)
+        counters = self._of(message.topic, message.queue.topic)
         counters.handled += 1
         counters.handled_ms += took_ms
 
-    def consumed(self, messages: Iterable[ReceivedMessage]) -> None:
-        for message in messages:
-            self._of(message).consumed += 1
+    def consumed(self, messages: Sequence[ReceivedMessage]) -> None:
+        for counters, count in self._counts_of(messages):
+            counters.consumed += count
 
-    def failed(self, messages: Iterable[ReceivedMessage]) -> None:
-        for message in messages:
-            self._of(message).failed += 1
+    def failed(self, messages: Sequence[ReceivedMessage]) -> None:
+        for counters, count in self._counts_of(messages):
+            counters.failed += count
 
     def topics(self) -> dict[str, TopicStats]:
         """Return the current counts."""
@@ -109,9 +111,18 @@ class Tally:
         """Return topic → its rates of the last minute."""
         return {topic: rates.status() for topic, rates in self._rates.items()}
 
-    def _of(self, message: ReceivedMessage) -> Counters:
-        counters = self._counts.get(message.topic)
-        return counters if counters is not None else self._counters(message.queue.topic)
+    def _counts_of(self, messages: Sequence[ReceivedMessage]) -> list[tuple[Counters, int]]:
+        """Return the counters of messages from one queue, with the number of messages of each."""
+        if not messages:
+            return []
+        topics = list(map(topic_of, messages))
+        # Nearly always, all messages have the same topic, and a Counter would take most of the time.
+        counted = Counter(topics) if topics.count(topics[0]) < len(topics) else {topics[0]: len(topics)}
+        return [(self._of(topic, messages[0].queue.topic), count) for topic, count in counted.items()]
+
+    def _of(self, topic: str, queue_topic: str) -> Counters:
+        counters = self._counts.get(topic)
+        return counters if counters is not None else self._counters(queue_topic)
 
     def _counters(self, topic: str) -> Counters:
         self.add_topic(topic)
