@@ -262,4 +262,5 @@ def _frame(serialisation: int, header: bytes, body: bytes) -> bytes:
     frame_bytes = header_bytes + 4 + len(body)
     if frame_bytes > MAX_FRAME_BYTES - 4:
         raise ValueError(f"a frame of {frame_bytes + 4} bytes exceeds the limit of {MAX_FRAME_BYTES}")
-    return _pack_lengths(frame_bytes, serialisation << 24 | header_bytes) + header + body
+    # A sum would copy the body twice.
+    return b"".join((_pack_lengths(frame_bytes, serialisation << 24 | header_bytes), header, body))

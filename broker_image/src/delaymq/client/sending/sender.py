@@ -123,8 +123,10 @@ class Sender:
     async def _attempt(self, attempts: _Attempts, loop: asyncio.AbstractEventLoop) -> SendResult:
         attempts.is_asked = False
         outgoing = attempts.outgoing
-        if attempts.number == 1 and outgoing.needs_no_broker and self._client.known_route(outgoing.topic) is not None:
-            queue, command = await self._prepared(attempts)  # no await in it blocks here, so it needs no timer
+        known = self._client.known_route(outgoing.topic)
+        if attempts.number == 1 and outgoing.needs_no_broker and known is not None:
+            queue = self._place(attempts, known)
+            command = outgoing.request(self._group, queue, self._options.new_topic_queues)
         else:
             async with asyncio.timeout_at(attempts.deadline):
                 queue, command = await self._prepared(attempts)
@@ -150,12 +152,8 @@ class Sender:
         new_topic_queues = self._options.new_topic_queues
         route = client.known_route(outgoing.topic) or await client.route_to_send(outgoing.topic, new_topic_queues)
         before = attempts.tried
-        queue = self._choose(attempts, route)
-        address = route.master(queue.broker_name)
-        if address is None:
-            hint = f"broker {queue.broker_name} of its route is currently not writable: retry later"
-            raise NoRouteError(outgoing.topic, hint)
-        attempts.tried, attempts.address = queue, address
+        queue = self._place(attempts, route)
+        address = attempts.address
         if before is not None and before.broker_name == queue.broker_name:
             await asyncio.sleep(SAME_BROKER_PAUSES_MS[0 if attempts.number == 2 else 1] / 1000)
         delaying = None
@@ -168,6 +166,16 @@ class Sender:
         if outgoing.schedule is not None:
             delaying = await self._delaying(outgoing.schedule, queue.broker_name, address)
         return queue, outgoing.request(self._group, queue, new_topic_queues, delaying)
+
+    def _place(self, attempts: _Attempts, route: Route) -> MessageQueue:
+        """Choose the queue of the next attempt, and set `tried` and `address`."""
+        queue = self._choose(attempts, route)
+        address = route.master(queue.broker_name)
+        if address is None:
+            hint = f"broker {queue.broker_name} of its route is currently not writable: retry later"
+            raise NoRouteError(attempts.outgoing.topic, hint)
+        attempts.tried, attempts.address = queue, address
+        return queue
 
     def _all_tried(self, attempts: _Attempts) -> bool:
         """Return whether every broker of the route has been tried."""

@@ -104,6 +104,8 @@ class ProcessQueue:
         count = len(sizes)
         size_bytes = sum(map(sizes.pop, offsets, repeat(0)))
         self._count(len(sizes) - count, -size_bytes)
+        if not sizes:
+            order.clear()
         while order and order[0] not in sizes:
             order.popleft()
 
