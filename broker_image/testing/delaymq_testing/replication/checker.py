@@ -164,7 +164,7 @@ class Checker:
             raise ViolationError(f"{name} confirms another history between {start} and {known}")
         if end > len(self.history):
             if epoch is None:
-                if self._given_up[:end] != disk.log[:end]:
+                if not self._survived(disk, end):
                     raise ViolationError(f"{name} knows that {end} is confirmed before the master")
                 epoch = self.lossy_epoch
             old = len(self.history)
@@ -176,6 +176,10 @@ class Checker:
                 and not self._newest[1].log.startswith(self.history)
             ):
                 raise ViolationError(f"{name} confirms {end} in epoch {epoch}, which the master of a later epoch lacks")
+
+    def _survived(self, disk: Disk, end: int) -> bool:
+        """Whether a log still has what the newest loss gave up, up to `end`."""
+        return end <= len(self._given_up) and disk.log[:end] == self._given_up[:end]
 
     def _parse(self, start: int) -> None:
         """Check the records after `start`: queue offsets without gaps, one copy of each delayed record."""
@@ -196,5 +200,6 @@ class Checker:
     def consumed(self, name: str, disk: Disk, confirmed: int) -> None:
         """Check a consumer's offset after a read."""
         self.count("reads")
-        if not self._is_stale(disk) and disk.store.consumed * SIZE > max(confirmed, len(self.history)):
+        end = disk.store.consumed * SIZE
+        if not self._is_stale(disk) and end > max(confirmed, len(self.history)) and not self._survived(disk, end):
             raise ViolationError(f"the consumer's offset on {name} is beyond the confirmed history")
