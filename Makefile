@@ -6,6 +6,8 @@ BIN := $(VENV)/bin
 REPORTS := build/reports
 SETUP := $(VENV)/.done
 DEV := $(VENV)/.done-dev
+# A second stamp: the kernels are built as soon as cargo is present.
+KERNELS := $(VENV)/.done-kernels$(if $(shell command -v cargo),,-without-cargo)
 SPARK_BIN := .venv-spark/bin
 SPARK := .venv-spark/.done
 # Processes of a suite: one for each processor, and half as many again where tests mostly wait for servers. Each process
@@ -25,7 +27,7 @@ PYTEST_E2E := $(BIN)/python -m pytest -n $(WAITING_WORKERS) --dist loadfile
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{sub(/:.*/, "", $$1); printf "  make %-16s %s\n", $$1, $$2}'
 
-setup: $(SETUP) ## create .venv with the pinned packages that DelayMQ needs at run time
+setup: $(SETUP) $(KERNELS) ## create .venv with the pinned packages that DelayMQ needs at run time, and compiled kernels if cargo is present
 	@echo "Ready: $(BIN)/delaymq standalone"
 
 $(SETUP): requirements/run.txt broker_image/pyproject.toml
@@ -34,9 +36,12 @@ $(SETUP): requirements/run.txt broker_image/pyproject.toml
 	$(BIN)/$(PIP_INSTALL) --no-deps --no-build-isolation -e broker_image
 	@touch $@
 
+$(KERNELS): $(SETUP) requirements/kernels.txt $(wildcard broker_image/kernels/*.* broker_image/kernels/src/*.rs)
+	@broker_image/kernels/install.sh $(BIN) $@
+
 setup-dev: $(DEV) ## add the operator and the tools for tests and checks to .venv
 
-$(DEV): $(SETUP) requirements/dev.txt operator/pyproject.toml
+$(DEV): $(SETUP) requirements/dev.txt operator/pyproject.toml | $(KERNELS)
 	$(BIN)/$(PIP_INSTALL) --require-hashes -r requirements/dev.txt
 	$(BIN)/$(PIP_INSTALL) --no-deps --no-build-isolation -e operator
 	@touch $@
@@ -60,9 +65,9 @@ format: $(DEV) ## sort imports and format all Python code
 	$(BIN)/ruff check --select I --fix .
 	$(BIN)/ruff format .
 
-check: $(DEV) ## static checks: ruff (rules and format), mypy, import contracts, size limits, Biome (the console's JavaScript; needs Node), Vale (prose; needs Go)
+check: $(DEV) ## static checks: ruff (rules and format), mypy, import contracts, size limits, rustfmt and clippy (the compiled kernels; need Rust), Biome (the console's JavaScript; needs Node), Vale (prose; needs Go)
 	$(call suite,prose-linter) env PYTHONPATH=e2e $(BIN)/python .ci/lint_prose.py --build
-	$(call suite,check) $(MAKE) --no-print-directory check-all $(if $(wildcard $(SPARK)),check-spark)
+	$(call suite,check) $(MAKE) --no-print-directory check-all check-kernels $(if $(wildcard $(SPARK)),check-spark)
 
 # The same commands as in .pre-commit-config.yaml (verified by a test).
 check-all: $(DEV)
@@ -73,6 +78,13 @@ check-all: $(DEV)
 	env PYTHONPATH=e2e $(BIN)/python .ci/lint_console.py
 	$(BIN)/python .ci/tidiness.py
 	env PYTHONPATH=e2e $(BIN)/python .ci/lint_prose.py
+
+check-kernels: ## rustfmt and clippy for the compiled kernels; part of check
+ifeq ($(shell command -v cargo-clippy),)
+	@echo "Not checked: the compiled kernels, because cargo or clippy is missing."
+else
+	cd broker_image/kernels && cargo fmt --check && CARGO_TARGET_DIR=../../build/kernels/target cargo clippy --locked --quiet --release -- -D warnings
+endif
 
 # The suites of the analytics and with RocketMQ's client consist of a core (`make test`) and a rest (`make test-rest`).
 test: test-unit test-spark-core test-compat-core ## tests to run while developing: unit tests, the core of the analytics, the core of the suite with RocketMQ's Java client
@@ -194,6 +206,7 @@ wheels: $(DEV) ## build the three distributions into build/wheels
 pins: ## regenerate the pins in requirements/ from the .in files (needs uv); images get the versions that are tested
 	$(PIN) -o requirements/dev.txt requirements/dev.in
 	$(PIN) -c requirements/dev.txt -o requirements/spark.txt requirements/spark.in
+	$(PIN) -o requirements/kernels.txt requirements/kernels.in
 	for image in run broker operator; do $(PIN) -c requirements/dev.txt -o requirements/$$image.txt requirements/$$image.in || exit 1; done
 	$(PIN) -c requirements/spark.txt -o requirements/spark-image.txt requirements/spark-image.in
 	$(PIN) -c requirements/dev.txt -c requirements/spark.txt -o requirements/build.txt requirements/build.in
@@ -201,6 +214,6 @@ pins: ## regenerate the pins in requirements/ from the .in files (needs uv); ima
 clean: ## remove everything that the targets created, except the caches outside the checkout
 	rm -rf $(VENV) .venv-spark build bench/results
 
-.PHONY: help setup setup-dev setup-spark demo run format check check-all check-spark test test-all test-rest test-unit test-api test-spark test-spark-core test-spark-rest
+.PHONY: help setup setup-dev setup-spark demo run format check check-all check-kernels check-spark test test-all test-rest test-unit test-api test-spark test-spark-core test-spark-rest
 .PHONY: test-compat test-compat-core test-compat-rest test-crash cluster e2e test-long $(LONG_PARTS:%=test-long-%)
 .PHONY: bench bench-compare bench-history profile bench-hostile bench-spark docs screenshots pictures-cli picture-report wheels pins clean

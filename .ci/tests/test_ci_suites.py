@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from suites import SUITES, modules, problems
+from suites import NEEDS_CARGO, SUITES, modules, problems
 
 CASE = '<testcase classname="{name}" name="test_one">{inside}</testcase>'
 
@@ -31,6 +31,15 @@ def test_missing_report_is_a_problem(reports: Path) -> None:
 def test_skipped_test_is_a_problem(reports: Path) -> None:
     write(reports, "unit", CASE.format(name="tests.test_unit", inside='<skipped message="no JDK"/>'))
     assert problems(reports, []) == ["tests.test_unit.test_one was skipped: no JDK"]
+
+
+@pytest.mark.parametrize(("cargo", "count"), [(None, 0), ("/usr/bin/cargo", 1)])
+def test_tests_of_kernels_may_be_skipped_only_without_cargo(
+    reports: Path, monkeypatch: pytest.MonkeyPatch, cargo: str | None, count: int
+) -> None:
+    monkeypatch.setattr("shutil.which", lambda name: cargo)
+    write(reports, "unit", CASE.format(name="tests.test_unit", inside=f'<skipped message="{NEEDS_CARGO}"/>'))
+    assert len(problems(reports, [])) == count
 
 
 def test_empty_suite_is_a_problem(reports: Path) -> None:

@@ -269,6 +269,7 @@ def test_store_rejections_are_returned_with_their_reason(
     harness.send()
     monkeypatch.setattr(type(harness.broker.store), "append", refuse)
     monkeypatch.setattr(type(harness.broker.store), "append_batch", refuse)
+    monkeypatch.setattr(type(harness.broker.store), "append_encoded", lambda *_: None)
     for answer in (harness.send(), harness.ask(RequestCode.SEND_BATCH_MESSAGE, send_fields("Orders"), batch_of(b"a"))):
         assert response_of(answer).code == code
         assert str(error) in str(response_of(answer).remark)

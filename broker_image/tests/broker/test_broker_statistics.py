@@ -126,7 +126,7 @@ def test_delayed_messages_count_when_stored_and_when_delivered(harness: Harness)
 
 
 def test_batch_counts_as_one_send(harness: Harness) -> None:
-    harness.broker.stats.put_batch("Orders", [100, 200, 300], [])
+    harness.broker.stats.put_batch("Orders", 3, 600)
     harness.broker.stats.put("Orders", 600)
     assert minute(harness, "TOPIC_PUT_NUMS", "Orders") == StatisticsFigures(4, 0.4, 2.0)
     assert minute(harness, "TOPIC_PUT_SIZE", "Orders") == StatisticsFigures(1_200, 120.0, 600.0)

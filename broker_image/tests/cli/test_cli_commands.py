@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from delaymq import __version__
+from delaymq import __version__, kernels
 from delaymq.message.ids import pack_host
 from delaymq.message.record import encode_record
 from delaymq_testing.cli_running import command, ended
@@ -16,7 +16,7 @@ NOBODY = "127.0.0.1:1"
 
 def test_version_is_printed() -> None:
     done = command("--version")
-    assert (done.returncode, done.stdout) == (0, f"delaymq {__version__}\n")
+    assert (done.returncode, done.stdout) == (0, f"delaymq {__version__}\nkernels: {kernels.ABOUT}\n")
 
 
 def test_help_lists_all_commands() -> None:

@@ -72,7 +72,9 @@ def _give_up_output() -> None:
 
 def _run(words: list[str]) -> int:
     if words[:1] in (["--version"], ["-V"]):
-        print(f"delaymq {__version__}")
+        from delaymq.kernels import ABOUT  # loads the kernels
+
+        print(f"delaymq {__version__}\nkernels: {ABOUT}")
         return 0
     if words and words[0] in SERVERS:
         # The first process of a container ignores unhandled signals, and loading takes a while.

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import uvloop
 
+from delaymq import kernels
 from delaymq.config import BrokerConfig, NamesrvConfig
 from delaymq.config.running import RunningSettings
 from delaymq.server.logs import output as logs
@@ -252,7 +253,7 @@ def _broker_events(server: Any) -> list[Event]:
     if server.http_port is not None:
         text += f", HTTP on {host_and_port(config.http_host, server.http_port)}"
     text += f"{server.tls.about}, store {config.store_path.absolute()}, started in {server.start_seconds:.2f} s"
-    return [(text, {"broker": config.broker_name, "address": server.broker.address})]
+    return [(text, {"broker": config.broker_name, "address": server.broker.address, "kernels": kernels.ABOUT})]
 
 
 def _namesrv_events(server: Any) -> list[Event]:

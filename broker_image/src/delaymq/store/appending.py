@@ -37,6 +37,7 @@ from delaymq.store.errors import (
 )
 from delaymq.store.model import Dispatched, NewRecord, Reserve
 from delaymq.store.options import StoreOptions
+from delaymq.store.plain_runs import Encode, PlainRun
 from delaymq.store.retention import Retention
 
 _FIXED_BYTES: Final = FIXED_BYTES - TOPIC_LENGTH_BYTES
@@ -186,6 +187,36 @@ class LogAppender:
             appended += [self.append(message) for message in messages]
         return appended
 
+    def append_encoded(self, topic: str, queue_id: int, encode: Encode) -> PlainRun | None:
+        """Append plain messages of one batch, as `encode` returns them; errors of the dispatch as in `append`.
+
+        None: nothing has changed, and `append_batch` has to append the messages, or to report why it cannot.
+        """
+        log, queue = self._log, self._queues.table.get((topic, queue_id))
+        is_open = self.is_writable and log.failure is None and not self._retention.disk.writes_refused
+        if queue is None or not is_open or topic in DELAYED_TOPICS:
+            return None
+        now_ms = max(self._now_ms(), log.last_store_timestamp_ms)
+        queue_offset, physical_offset = queue.max_number, log.end_offset
+        room = log.open_end - physical_offset - BLANK_BYTES
+        if room <= 0:
+            return None
+        encoded = encode(queue_offset, physical_offset, now_ms, self.options.max_record_bytes, room)
+        if encoded is None:
+            return None
+        messages, last_at, records, entries, keys, text = encoded
+        at = physical_offset - log.segment_base
+        log.mapping[at : at + len(records)] = records
+        log.end_offset = physical_offset + len(records)
+        log.last_offset, log.last_store_timestamp_ms = physical_offset + last_at, now_ms
+        (log.last_crc,) = _body_crc_of(records, last_at)
+        run = PlainRun(
+            topic, queue_id, queue_offset, physical_offset, now_ms, messages, records, entries, keys, text
+        )  # fmt: skip
+        self._queues.put_entries(queue, entries)
+        self._dispatcher.observe_plain(run)
+        return run
+
     def _append_run(self, records: Sequence[NewRecord], appended: list[Dispatched]) -> None:
         """Append plain records with one store time, then dispatch them; errors as in `append`.
 
@@ -285,8 +316,8 @@ class LogAppender:
         self.refusal = refusal
         self.is_writable = not (refusal or self.is_following or self.is_closed)
 
-    def watch_appends(self, function: Callable[[Dispatched], object] | None) -> None:
-        """Set the function that receives each record that this store appends itself, after all observers."""
+    def watch_appends(self, function: Callable[[], object] | None) -> None:
+        """Set the function to call when this store has appended records itself, after all observers."""
         self._dispatcher.watch(function)
 
     def refuse(self, message: NewRecord | None = None) -> None:

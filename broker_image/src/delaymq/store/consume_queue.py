@@ -99,6 +99,14 @@ class ConsumeQueues:
         queue.max_number = number + 1
         return True
 
+    def put_entries(self, queue: ConsumeQueue, entries: bytes) -> None:
+        """Add encoded entries to the end of a queue."""
+        if queue.tail is None:
+            queue.tail = bytearray()
+            self._dirty.append(queue)
+        queue.tail += entries
+        queue.max_number += len(entries) // ENTRY_BYTES
+
     def _make_room(self, queue: ConsumeQueue, number: int, physical_offset: int) -> bool:
         if number < queue.max_number:
             # The queue of a recreated topic counts from 0 again: its newer record has the larger offset.

@@ -15,6 +15,7 @@ from delaymq.message.timed_marks import corrected, parse_own_due
 from delaymq.store.consume_queue import ConsumeQueues
 from delaymq.store.index.key_index import KeyIndex
 from delaymq.store.model import Dispatched, DispatchObserver, LiveObserver
+from delaymq.store.plain_runs import PlainRun, ReceivesRuns
 
 DELAYED_TOPICS: Final = frozenset({SCHEDULE_TOPIC, TIMER_TOPIC})
 """Topics of pending messages, whose queue entries contain due times."""
@@ -87,7 +88,7 @@ class Dispatcher:
     ) -> None:
         self._queues = queues
         self._index = index
-        self._watching: list[Callable[[Dispatched], object]] = []
+        self._watch: Callable[[], object] | None = None
         self._observers: Sequence[LiveObserver] = ()
         self.observed_by(observers)
         self.levels = levels
@@ -100,14 +101,19 @@ class Dispatcher:
         """Replace the observers."""
         self._observers = observers
         self._observing: list[Callable[[Dispatched], object]] = [observer.dispatch for observer in observers]
-        self._observing += self._watching
+        if (watch := self._watch) is not None:
+            self._observing.append(lambda record: watch())
         index = [] if self._index is None else [self._index.put]
         self.receivers: list[Callable[[Dispatched], object]] = [*index, *self._observing]
         """Functions that receive each record whose queue entry exists: the key index and the observers, in order."""
+        self._receiving_runs = [each.dispatch_run for each in observers if isinstance(each, ReceivesRuns)]
+        self._receiving_each: list[Callable[[Dispatched], object]] = [
+            each.dispatch for each in observers if not isinstance(each, ReceivesRuns)
+        ]
 
-    def watch(self, function: Callable[[Dispatched], object] | None) -> None:
-        """Set a function that receives each record after the observers, without a state of its own; None: none."""
-        self._watching = [] if function is None else [function]
+    def watch(self, function: Callable[[], object] | None) -> None:
+        """Set a function to call after the observers have received a record or a run, without state; None: none."""
+        self._watch = function
         self.observed_by(self._observers)
 
     def dispatch(self, record: Dispatched) -> None:
@@ -142,6 +148,20 @@ class Dispatcher:
         for receive in self._observing:
             for record in records:
                 receive(record)
+
+    def observe_plain(self, run: PlainRun) -> None:
+        """Index the records of a run whose queue entries exist, and pass them to every observer."""
+        if self._index is not None:
+            self._index.put_run(run)
+        for receive_run in self._receiving_runs:
+            receive_run(run)
+        if self._receiving_each:
+            records = run.dispatched()
+            for receive in self._receiving_each:
+                for record in records:
+                    receive(record)
+        if self._watch is not None:
+            self._watch()
 
     def _put_out_of_order(self, record: Dispatched) -> None:
         """Add an entry that is the queue's first, a duplicate, after a gap, or of a topic deleted since."""

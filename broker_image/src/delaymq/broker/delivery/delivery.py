@@ -226,8 +226,6 @@ class Delivery:
                 level_of_queue(queue_id),
             )
 
-    # Observer of the log.
-
     def dispatch(self, record: Dispatched) -> None:
         """Process one record: a new entry, a record that settles an entry, or neither."""
         if record.topic == names.SCHEDULE_TOPIC:
@@ -236,6 +234,9 @@ class Delivery:
             self._add_timed(record)
         elif not self._hand_over.running and names.MARK in record.properties:
             self._settle_by_mark(record)
+
+    def dispatch_run(self, run: object) -> None:
+        """Do nothing: plain messages are neither pending nor marks."""
 
     def state(self) -> dict[str, object]:
         """Return the state for a snapshot, which is valid for the current end of the log."""

@@ -11,6 +11,7 @@ from delaymq.broker.delivery.settings.limits import NOTHING
 from delaymq.broker.delivery.timed.requests import is_repeating
 from delaymq.broker.requests.errors import message_illegal, store_refusal, topic_missing
 from delaymq.broker.sending.admission import admit_batched, check_copies, check_limits
+from delaymq.broker.sending.plain_batches import encoder
 from delaymq.broker.statistics.put_times import SLOW_S
 from delaymq.message import names
 from delaymq.message.errors import IllegalMessageError
@@ -19,6 +20,7 @@ from delaymq.protocol.batch import BatchMessage, read_batch
 from delaymq.protocol.command import MAX_HEADER_BYTES
 from delaymq.store.errors import StoreError
 from delaymq.store.model import NewRecord
+from delaymq.store.plain_runs import Encoded
 
 if TYPE_CHECKING:
     from delaymq.broker.broker import Broker
@@ -129,11 +131,12 @@ class Batch:
         took_s = perf_counter() - began
         if took_s >= SLOW_S:
             broker.stats.put_times.slow(took_s)
-        broker.stats.put_batch(
-            self.topic,
-            [each.size for each in appended if each.topic is self.topic],
-            [each.size for each in appended if each.topic is not self.topic],
-        )
+        sizes = [each.size for each in appended if each.topic is self.topic]
+        timed_sizes = [each.size for each in appended if each.topic is not self.topic]
+        if sizes:
+            broker.stats.put_batch(self.topic, len(sizes), sum(sizes))
+        if timed_sizes:
+            broker.stats.put_timed_batch(self.topic, len(timed_sizes), sum(timed_sizes))
         last = appended[-1]
         broker.stats.last_send_ms = last.store_timestamp_ms
         if not self._ids:
@@ -141,6 +144,31 @@ class Batch:
         prefix = broker.message_id_prefix
         self._ids.append(",".join([f"{prefix}{each.physical_offset:016X}" for each in appended]))
         self.end = last.physical_offset + last.size
+
+    def store_encoded(self, body: bytes) -> bool:
+        """Append the whole batch, encoded by one call; False if its messages have to be admitted one at a time."""
+        broker, header = self.broker, self._header
+
+        def encode(
+            queue_offset: int, physical_offset: int, now_ms: int, max_record_bytes: int, room_bytes: int
+        ) -> Encoded | None:
+            return encoder.encode(
+                body, BATCHED_AT_ONCE, self._shared, self.topic, self._queue_id, queue_offset, physical_offset,
+                self._sys_flag, header.born_timestamp, self._host, now_ms, broker.store_host,
+                header.reconsume_times or 0, max_record_bytes, room_bytes, broker.message_id_prefix,
+            )  # fmt: skip
+
+        began = perf_counter()
+        run = broker.store.append_encoded(self.topic, self._queue_id, encode)
+        if run is None:
+            return False
+        took_s = perf_counter() - began
+        if took_s >= SLOW_S:
+            broker.stats.put_times.slow(took_s)
+        broker.stats.put_batch(self.topic, run.messages, len(run.records))
+        broker.stats.last_send_ms = run.store_timestamp_ms
+        self._ids, self._first_offset, self.end = [run.text], run.queue_offset, run.end
+        return True
 
     def store_in_slices(self, body: bytes) -> Iterator[None]:
         """Store a batch of many messages in steps. All messages are validated before the first one is stored."""

@@ -203,6 +203,8 @@ def _send_batch(
     if config.topic_filter_type == "MULTI_TAG":
         sys_flag |= MULTI_TAGS
     batch = Batch(broker, session, header, topic, queue_id, sys_flag, account_of(broker, command))
+    if batch.store_encoded(command.body):
+        return _answer_of(broker, batch)
     messages, at = read_batch(command.body, 0, BATCHED_AT_ONCE)
     if at < len(command.body):
         return TimeSliced(_stored_in_slices(broker, batch, command.body))

@@ -6,7 +6,9 @@ from collections import deque
 from collections.abc import Callable, Collection, Container
 
 from delaymq.message.properties import encode_properties
+from delaymq.store.consume_queue import ENTRY
 from delaymq.store.model import Dispatched
+from delaymq.store.plain_runs import PlainRun
 
 Arrival = tuple[int, str, int, int, int, bytes | None]
 """End in the log, topic, queue id, queue offset, tags code, and raw properties if a held pull needs them."""
@@ -49,6 +51,18 @@ class ArrivalNotifier:
             if self.property_interest and (record.topic, record.queue_id) in self.property_interest:
                 properties = encode_properties(record.properties)
             self.waiting.append((end, record.topic, record.queue_id, record.queue_offset, record.tags_code, properties))
+
+    def dispatch_run(self, run: PlainRun) -> None:
+        """Collect the records of a run."""
+        place, interest = (run.topic, run.queue_id), self.interest
+        if self.on_arrival is None or (interest is not None and place not in interest):
+            return
+        if self.property_interest and place in self.property_interest:
+            for record in run.dispatched():
+                self.dispatch(record)
+            return
+        for queue_offset, (offset, size, code) in enumerate(ENTRY.iter_unpack(run.entries), run.queue_offset):
+            self.waiting.append((offset + size, run.topic, run.queue_id, queue_offset, code, None))
 
     def announce(self, confirmed_offset: int) -> None:
         """Call `on_arrival` for each record up to `confirmed_offset`."""

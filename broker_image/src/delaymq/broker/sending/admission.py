@@ -35,7 +35,7 @@ _SURELY_FITS_CHARACTERS: Final = 7_000
 
 
 _ACTIONS: Final = frozenset((names.DELAY_ACTION, names.TIMER_DELETE_UNIQUE_KEY))
-_RULED: Final = frozenset(
+RULED: Final = frozenset(
     (
         names.DELAY,
         names.TRANSACTION_PREPARED,
@@ -101,7 +101,7 @@ def admit(broker: Admission, topic: str, queue_id: int, text: str, dead_letter: 
     elif names.RETRY_TOPIC in properties and not topic.startswith(names.RETRY_PREFIX):
         del properties[names.RETRY_TOPIC]
     level, due_ms, statement, retry, is_half = 0, None, None, False, False
-    if not _RULED.isdisjoint(properties):
+    if not RULED.isdisjoint(properties):
         is_retry = topic.startswith(names.RETRY_PREFIX)
         if not (is_retry or dead_letter or _ACTIONS.isdisjoint(properties)):
             raise ActionRequestedError(properties)
@@ -248,7 +248,7 @@ def admit_batched(
     if names.OWN_PREFIX in text:
         strip_own(properties)
     statement = None
-    if not _RULED.isdisjoint(properties):
+    if not RULED.isdisjoint(properties):
         if requests_transaction(properties):
             raise message_illegal("a batch cannot be a transaction: send its messages individually")
         drop_earlier_timer(properties)

@@ -124,15 +124,16 @@ class Stats:
         series.bytes += size
         series.times += 1
 
-    def put_batch(self, topic: str, sizes: list[int], timed_sizes: list[int]) -> None:
-        """Count the stored messages of a batch, of which those with `timed_sizes` are pending in the timer topic."""
-        self.put_messages += len(sizes) + len(timed_sizes)
-        self.put_bytes += sum(sizes) + sum(timed_sizes)
-        if sizes:
-            self.by_key.add(self.by_key.puts, topic, sum(sizes), len(sizes))
-        if timed_sizes:
-            self.stored_elsewhere[topic] = self.stored_elsewhere.get(topic, 0) + len(timed_sizes)
-            self.by_key.add(self.by_key.puts, names.TIMER_TOPIC, sum(timed_sizes), len(timed_sizes))
+    def put_batch(self, topic: str, messages: int, size: int) -> None:
+        """Count stored messages of a batch, of `size` bytes in total."""
+        self.put_messages += messages
+        self.put_bytes += size
+        self.by_key.add(self.by_key.puts, topic, size, messages)
+
+    def put_timed_batch(self, topic: str, messages: int, size: int) -> None:
+        """Count messages of a batch that are pending in the timer topic, of `size` bytes in total."""
+        self.put_batch(names.TIMER_TOPIC, messages, size)
+        self.stored_elsewhere[topic] = self.stored_elsewhere.get(topic, 0) + messages
 
     def send_back(self, topic: str, group: str) -> None:
         """Count a message, already counted as put, as a send-back of `group`, which had consumed it from `topic`."""

@@ -18,6 +18,7 @@ from delaymq.message import names
 from delaymq.message.flags import TRANSACTION_COMMIT, TRANSACTION_MASK
 from delaymq.message.record import BODY_CRC_MASK
 from delaymq.store.model import Dispatched
+from delaymq.store.plain_runs import PlainRun
 
 STATE_VERSION: Final = 1
 MAX_RUNS: Final = 10_000
@@ -156,6 +157,12 @@ class Ledger:
                 self._mark(record)
             elif record.prepared_transaction_offset or self._is_of_first(record):
                 self._given_up(record)
+
+    def dispatch_run(self, run: PlainRun) -> None:
+        """Do nothing, unless the topic contains half messages: plain messages belong to no transaction."""
+        if run.topic in _WATCHED:
+            for record in run.dispatched():
+                self.dispatch(record)
 
     def _half(self, record: Dispatched) -> None:
         if record.queue_offset < self.half_end:

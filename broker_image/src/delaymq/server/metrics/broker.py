@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from prometheus_client.core import HistogramMetricFamily, Metric
 
+from delaymq import kernels
 from delaymq.protocol.codes import ResponseCode
 from delaymq.server.metrics import process_facts
 from delaymq.server.metrics.families import counter, counters, cumulative, gauge, gauges
@@ -17,6 +18,8 @@ def families(gathered: Gathered) -> Iterator[Metric]:
     yield gauges(
         "delaymq_build_info", "Always 1; the label is the version of the broker.", "version", {gathered.version: 1}
     )
+    text = "1 if the broker uses the compiled kernels of delaymq-kernels, 0 if it does not."
+    yield gauge("delaymq_kernels_compiled", text, kernels.IS_COMPILED)
     yield from _traffic(gathered)
     yield from _store(gathered)
     yield from _process(gathered)

@@ -367,7 +367,7 @@ class Replica:
         self._broker.store.pins.hold("replicas", self._needed_by_replicas, gives_way=True)
         self._tables.lead(epoch)
         self._broker.replicate(waits=self.settings.waits_for_replicas)
-        self._broker.store.watch_appends(lambda record: self.driver.grown())
+        self._broker.store.watch_appends(lambda: self.driver.grown())
         self.registration.leave()
         self._server.lead(*self._claim())
         self.driver.grown()

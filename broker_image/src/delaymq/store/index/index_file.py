@@ -13,6 +13,7 @@ from array import array
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from delaymq import kernels
 from delaymq.store.disk.aside import AsideFolder
 from delaymq.store.disk.files import Files
 
@@ -31,6 +32,12 @@ ENTRY = struct.Struct(
     "i"  # previous entry of the chain
 )
 SLOT = struct.Struct(">i")
+INDEXED_KEY = struct.Struct(
+    ">i"  # key hash
+    "q"  # physical offset
+    "q"  # store time, ms
+)
+"""A key that is to be added."""
 _slot_from, _slot_into, _packed_entry = SLOT.unpack_from, SLOT.pack_into, ENTRY.pack
 assert HEADER.size == 40
 assert ENTRY.size == 20
@@ -46,6 +53,30 @@ MAX_QUERY: Final = 64
 """RocketMQ's maximum number of results (maxMsgsNumBatch)."""
 STEP_ENTRIES: Final = 64
 """Entries followed per time slice: about 0.2 ms."""
+
+
+def chain_entries(
+    slots: mmap.mmap, slot_count: int, number: int, begin_ms: int, keys: bytes
+) -> tuple[bytes | bytearray, int]:
+    """Chain one entry for each key, packed as INDEXED_KEY; return the entries, and how many slots were empty before.
+
+    `number` is the number of the first entry, and `begin_ms` is the time that dates the file; entries of a file without
+    one have no time. Twin of a kernel (docs/kernels.md).
+    """
+    entries, empty_slots = bytearray(), 0
+    for number_of_key, (key_hash, physical_offset, stored_ms) in enumerate(INDEXED_KEY.iter_unpack(keys), number):
+        at = key_hash % slot_count * 4
+        (previous,) = _slot_from(slots, at)
+        if not 0 < previous < number_of_key:
+            previous = 0
+            empty_slots += 1
+        seconds = min(max((stored_ms - begin_ms) // 1000, 0), MAX_INT) if begin_ms > 0 else 0
+        entries += _packed_entry(key_hash, physical_offset, seconds, previous)
+        _slot_into(slots, at, number_of_key)
+    return entries, empty_slots
+
+
+_chain_entries = kernels.choose("chain_entries", chain_entries)
 
 
 class IndexFile:
@@ -157,6 +188,20 @@ class IndexFile:
             self.end_offset = entries[-1][1]
         self.count = number
         self.end_timestamp_ms = store_timestamp_ms
+
+    def put_packed(self, keys: bytes) -> None:
+        """Add an entry for each key, packed as INDEXED_KEY. There must be room for them, and at least one."""
+        if self.count == 1:
+            self.put(*INDEXED_KEY.unpack_from(keys))  # it dates the file
+            keys = keys[INDEXED_KEY.size :]
+            if not keys:
+                return
+        assert self.slots is not None
+        entries, empty_slots = _chain_entries(self.slots, self.slot_count, self.count, self.begin_timestamp_ms, keys)
+        self.buffer += entries
+        self.used_slots += empty_slots
+        self.count += len(keys) // INDEXED_KEY.size
+        _, self.end_offset, self.end_timestamp_ms = INDEXED_KEY.unpack_from(keys, len(keys) - INDEXED_KEY.size)
 
     def entry(self, number: int) -> tuple[int, int, int, int]:
         """Return hash, physical offset, seconds and previous entry of an entry."""

@@ -11,8 +11,15 @@ from delaymq.message.hashing import index_key_hash
 from delaymq.message.names import DELAY_KEY, DELAY_SCHEDULE_ID, KEYS, REAL_TOPIC, TIMER_TOPIC, UNIQUE_KEY
 from delaymq.store.disk.aside import AsideFolder
 from delaymq.store.disk.files import Files, is_full
-from delaymq.store.index.index_file import HEADER_BYTES, MAX_QUERY, SLOTS_INTERVAL_ENTRIES, IndexFile
+from delaymq.store.index.index_file import (
+    HEADER_BYTES,
+    INDEXED_KEY,
+    MAX_QUERY,
+    SLOTS_INTERVAL_ENTRIES,
+    IndexFile,
+)
 from delaymq.store.model import Dispatched
+from delaymq.store.plain_runs import PlainRun
 
 _logger = logging.getLogger(__name__)
 NAME_DIGITS = 17
@@ -154,6 +161,22 @@ class KeyIndex:
                 room = file.entry_count - file.count
                 file.put_all(entries[:room], stored_ms)
                 del entries[:room]
+        except OSError as error:
+            self._omit(error)
+
+    def put_run(self, run: PlainRun) -> None:
+        """Index the records of a run like `put`."""
+        stored_ms, keys = run.store_timestamp_ms, run.keys
+        if run.physical_offset <= self._skip_below or not 0 <= stored_ms <= self._latest_ms:
+            for record in run.dispatched():
+                self.put(record)
+            return
+        try:
+            while keys:
+                file = self._newest(stored_ms)
+                room = (file.entry_count - file.count) * INDEXED_KEY.size
+                file.put_packed(keys[:room])
+                keys = keys[room:]
         except OSError as error:
             self._omit(error)
 

@@ -1,0 +1,23 @@
+//! Compiled kernels for DelayMQ (docs/kernels.md).
+//!
+//! A kernel is a function without state of its own that returns what its Python twin returns. It returns None for any
+//! input that needs rules of the broker. None of them reads or writes a file.
+
+mod batch;
+mod hashing;
+mod index;
+mod properties;
+mod records;
+
+use pyo3::prelude::*;
+
+/// Version of the functions' signatures and results; `delaymq.kernels` uses the package only if it has the same one.
+const INTERFACE: u32 = 1;
+
+#[pymodule]
+fn delaymq_kernels(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add("INTERFACE", INTERFACE)?;
+    module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    module.add_class::<batch::BatchEncoder>()?;
+    module.add_function(wrap_pyfunction!(index::chain_entries, module)?)
+}

@@ -1,0 +1,34 @@
+//! Entries and keys of a record, as queues and index store them.
+
+use crate::hashing;
+use crate::properties::Pair;
+
+const MAX_KEYS: usize = 128;
+
+/// Return the hash of the topic and the separator, with which the hash of each of its keys begins.
+pub fn key_base(topic: &str) -> u32 {
+    hashing::continued(hashing::continued(0, topic), "#")
+}
+
+fn value_of<'a>(pairs: &[Pair<'a>], name: &str) -> Option<&'a str> {
+    pairs.iter().find(|pair| pair.0 == name).map(|pair| pair.1)
+}
+
+/// Append the entry of a consume queue.
+pub fn add_entry(to: &mut Vec<u8>, offset: i64, size: i32, pairs: &[Pair<'_>]) {
+    let code = value_of(pairs, "TAGS").map_or(0, hashing::tags_code);
+    to.extend_from_slice(&offset.to_be_bytes());
+    to.extend_from_slice(&size.to_be_bytes());
+    to.extend_from_slice(&code.to_be_bytes());
+}
+
+/// Append each key of a record: hash, physical offset, store time in ms.
+pub fn add_keys(to: &mut Vec<u8>, key_base: u32, pairs: &[Pair<'_>], offset: i64, store_ms: i64) {
+    let keys = value_of(pairs, "KEYS").into_iter().flat_map(|keys| keys.split(' ').take(MAX_KEYS));
+    for key in value_of(pairs, "UNIQ_KEY").into_iter().chain(keys).filter(|key| !key.is_empty()) {
+        let hash = hashing::index_hash(hashing::continued(key_base, key));
+        to.extend_from_slice(&hash.to_be_bytes());
+        to.extend_from_slice(&offset.to_be_bytes());
+        to.extend_from_slice(&store_ms.to_be_bytes());
+    }
+}

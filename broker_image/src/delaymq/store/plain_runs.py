@@ -1,0 +1,78 @@
+"""Runs of plain messages: encoded before they are appended to one queue.
+
+A message is plain if it belongs to no transaction, is not pending, has no reserved properties, and has IPv4 hosts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple, Protocol, TypeAlias, runtime_checkable
+
+from delaymq.message.record import decode_record
+from delaymq.store.consume_queue import ENTRY
+from delaymq.store.model import Dispatched
+
+Encoded: TypeAlias = tuple[int, int, bytes, bytes, bytes, str]
+"""Encoded messages: number of messages, position of the last record in the records, records, entries of the queue, keys
+packed as INDEXED_KEY, and text for the response of which the store knows nothing."""
+
+Encode: TypeAlias = Callable[[int, int, int, int, int], Encoded | None]
+"""Function that encodes messages for a queue offset, a physical offset and a store time in ms, given the maximum size
+of a record and the space for all of them, in bytes. None: they have to be appended one at a time."""
+
+
+class PlainRun(NamedTuple):
+    """Plain messages that were appended."""
+
+    topic: str
+    queue_id: int
+    queue_offset: int
+    """Queue offset of the first message."""
+    physical_offset: int
+    """Physical offset of the first record; the others follow without gaps."""
+    store_timestamp_ms: int
+    messages: int
+    records: bytes
+    entries: bytes
+    """Entries of the consume queue."""
+    keys: bytes
+    """Keys of the messages, packed as INDEXED_KEY."""
+    text: str
+    """Text for the response."""
+
+    @property
+    def end(self) -> int:
+        """Physical offset of the end of the last record."""
+        return self.physical_offset + len(self.records)
+
+    def dispatched(self) -> list[Dispatched]:
+        """Return the records, decoded."""
+        found = []
+        for offset, size, code in ENTRY.iter_unpack(self.entries):
+            record = decode_record(self.records, offset - self.physical_offset, check_crc=False)
+            found.append(
+                Dispatched(
+                    self.topic,
+                    self.queue_id,
+                    record.queue_offset,
+                    offset,
+                    size,
+                    record.sys_flag,
+                    record.store_timestamp_ms,
+                    record.born_timestamp_ms,
+                    record.body_crc,
+                    record.reconsume_times,
+                    record.prepared_transaction_offset,
+                    record.properties,
+                    code,
+                )
+            )
+        return found
+
+
+@runtime_checkable
+class ReceivesRuns(Protocol):
+    """An observer that does not need every record of a run of plain messages."""
+
+    def dispatch_run(self, run: PlainRun) -> None:
+        """Process the records of a run, as `dispatch` would process each of them."""
