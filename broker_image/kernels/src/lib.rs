@@ -8,16 +8,18 @@ mod hashing;
 mod index;
 mod properties;
 mod records;
+mod scan;
 
 use pyo3::prelude::*;
 
 /// Version of the functions' signatures and results; `delaymq.kernels` uses the package only if it has the same one.
-const INTERFACE: u32 = 1;
+const INTERFACE: u32 = 2;
 
 #[pymodule]
 fn delaymq_kernels(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("INTERFACE", INTERFACE)?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add_class::<batch::BatchEncoder>()?;
+    module.add_class::<scan::LogScanner>()?;
     module.add_function(wrap_pyfunction!(index::chain_entries, module)?)
 }

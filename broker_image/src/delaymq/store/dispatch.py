@@ -12,10 +12,10 @@ from delaymq.message.levels import DelayLevels
 from delaymq.message.marks import parse_due
 from delaymq.message.names import DELAY, DUE, SCHEDULE_TOPIC, TAGS, TIMER_OUT_MS, TIMER_TOPIC
 from delaymq.message.timed_marks import corrected, parse_own_due
-from delaymq.store.consume_queue import ConsumeQueues
+from delaymq.store.consume_queue import ENTRY, ConsumeQueues
 from delaymq.store.index.key_index import KeyIndex
 from delaymq.store.model import Dispatched, DispatchObserver, LiveObserver
-from delaymq.store.plain_runs import PlainRun, ReceivesRuns
+from delaymq.store.plain_runs import PlainRun, ReceivesRuns, Stretch
 
 DELAYED_TOPICS: Final = frozenset({SCHEDULE_TOPIC, TIMER_TOPIC})
 """Topics of pending messages, whose queue entries contain due times."""
@@ -127,7 +127,14 @@ class Dispatcher:
             if queue is not None and record.queue_offset == queue.max_number:
                 queues.put(queue, record.queue_offset, record.physical_offset, record.size, record.tags_code)
             else:
-                self._put_out_of_order(record)
+                self._put_out_of_order(
+                    record.topic,
+                    record.queue_id,
+                    record.queue_offset,
+                    record.physical_offset,
+                    record.size,
+                    record.tags_code,
+                )
         for receive in self.receivers:
             receive(record)
 
@@ -163,16 +170,34 @@ class Dispatcher:
         if self._watch is not None:
             self._watch()
 
-    def _put_out_of_order(self, record: Dispatched) -> None:
+    def put_stretch(self, stretch: Stretch, known_until: int) -> None:
+        """Add the queue entries of plain records, except those up to a physical offset, which exist."""
+        topic, queue_id, number = stretch.topic, stretch.queue_id, stretch.queue_offset
+        queues = self._queues
+        queue = queues.table.get((topic, queue_id))
+        if queue is not None and queue.max_number == number and stretch.first_at > known_until:
+            queues.put_entries(queue, stretch.entries)
+            return
+        for queue_offset, (offset, size, code) in enumerate(ENTRY.iter_unpack(stretch.entries), number):
+            if offset <= known_until:
+                continue
+            queue = queues.table.get((topic, queue_id))
+            if queue is not None and queue.max_number == queue_offset:
+                queues.put(queue, queue_offset, offset, size, code)
+            else:
+                self._put_out_of_order(topic, queue_id, queue_offset, offset, size, code)
+
+    def _put_out_of_order(
+        self, topic: str, queue_id: int, queue_offset: int, physical_offset: int, size: int, code: int
+    ) -> None:
         """Add an entry that is the queue's first, a duplicate, after a gap, or of a topic deleted since."""
-        if self.deleted_topics and record.physical_offset < self.deleted_topics.get(record.topic, 0):
+        if self.deleted_topics and physical_offset < self.deleted_topics.get(topic, 0):
             return
         try:
-            queue = self._queues.get_or_make(record.topic, record.queue_id)
+            queue = self._queues.get_or_make(topic, queue_id)
         except IllegalMessageError:
             self.refused_entries += 1
             return
-        known = record.queue_offset < queue.max_number
-        put = self._queues.put(queue, record.queue_offset, record.physical_offset, record.size, record.tags_code)
-        if not put and not known:
+        known = queue_offset < queue.max_number
+        if not self._queues.put(queue, queue_offset, physical_offset, size, code) and not known:
             self.refused_entries += 1

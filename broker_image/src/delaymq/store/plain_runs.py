@@ -70,6 +70,21 @@ class PlainRun(NamedTuple):
         return found
 
 
+class Stretch(NamedTuple):
+    """Records of one queue with consecutive queue offsets."""
+
+    topic: str
+    queue_id: int
+    queue_offset: int
+    """Queue offset of the first record."""
+    records: int
+    first_at: int
+    last_at: int
+    """Physical offsets of the first and the last record."""
+    entries: bytes
+    """Entries of the consume queue; empty if they are not wanted."""
+
+
 @runtime_checkable
 class ReceivesRuns(Protocol):
     """An observer that does not need every record of a run of plain messages."""

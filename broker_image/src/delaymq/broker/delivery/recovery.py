@@ -166,6 +166,9 @@ class Replay:
         self._has_levels = False
         self._follows = False
 
+    concerned_topics = (names.SCHEDULE_TOPIC, names.TIMER_TOPIC)
+    concerned_properties = _SETTLING
+
     def state(self) -> dict[str, object]:
         """Raise RuntimeError: there is no state during the replay."""
         raise RuntimeError("the schedule has no state until the replay has ended: create snapshots afterwards")

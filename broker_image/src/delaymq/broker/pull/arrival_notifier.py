@@ -40,6 +40,8 @@ class ArrivalNotifier:
     def state(self) -> None:
         """Return None: there is no state."""
 
+    concerned_topics = concerned_properties = ()
+
     def dispatch(self, record: Dispatched) -> None:
         """Collect a record."""
         interest = self.interest

@@ -146,6 +146,9 @@ class Ledger:
             "first": self.first_identity,
         }
 
+    concerned_topics = _WATCHED
+    concerned_properties = ()
+
     def dispatch(self, record: Dispatched) -> None:
         """Process one record. Most records do not belong to a transaction."""
         if record.sys_flag & TRANSACTION_MASK == TRANSACTION_COMMIT:

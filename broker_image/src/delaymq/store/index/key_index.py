@@ -166,19 +166,34 @@ class KeyIndex:
 
     def put_run(self, run: PlainRun) -> None:
         """Index the records of a run like `put`."""
-        stored_ms, keys = run.store_timestamp_ms, run.keys
-        if run.physical_offset <= self._skip_below or not 0 <= stored_ms <= self._latest_ms:
+        if 0 <= run.store_timestamp_ms <= self._latest_ms:
+            self.put_keys(run.keys)
+        else:
             for record in run.dispatched():
                 self.put(record)
-            return
+
+    def put_keys(self, keys: bytes) -> None:
+        """Add keys packed as INDEXED_KEY, in log order. None may have a store time after `latest_ms`."""
+        if keys and INDEXED_KEY.unpack_from(keys)[1] <= self._skip_below:
+            if INDEXED_KEY.unpack_from(keys, len(keys) - INDEXED_KEY.size)[1] <= self._skip_below:
+                return
+            left = [key for key in INDEXED_KEY.iter_unpack(keys) if key[1] > self._skip_below]
+            keys = b"".join([INDEXED_KEY.pack(*key) for key in left])
         try:
             while keys:
-                file = self._newest(stored_ms)
+                file = self._newest(INDEXED_KEY.unpack_from(keys)[2])
                 room = (file.entry_count - file.count) * INDEXED_KEY.size
                 file.put_packed(keys[:room])
                 keys = keys[room:]
         except OSError as error:
             self._omit(error)
+
+    @property
+    def latest_ms(self) -> int:
+        """Highest store time that is believed; 0 before the first record."""
+        if self._latest_ms == 0 and self.files:
+            self._believable(0)
+        return self._latest_ms
 
     def _omit(self, error: OSError) -> None:
         # The record is in the log: the observers after the index, above all the schedule, must receive it.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from mmap import mmap
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 from zlib import crc32
 
 from delaymq.message.errors import RecordError
@@ -35,6 +35,7 @@ from delaymq.store.model import Dispatched
 from delaymq.store.reader import is_torn
 
 _new = tuple.__new__
+_ALL: Final = 1 << 62
 _MAX_TOPIC_END = TOPIC_LENGTH_BYTES + MAX_TOPIC_LENGTH
 _MAX_TAIL_BYTES = _MAX_TOPIC_END + PROPERTIES_LENGTH_BYTES + MAX_PROPERTIES_BYTES
 """Maximum size of a record's topic and properties with their lengths."""
@@ -116,6 +117,11 @@ def scan_segment(
 
     False: the bytes at `at.offset` are not a valid record, for example zeroes after the log's end.
     """
+    return bool(walk_segment(data, base, at, decoding(levels, dispatch), check_crc=check_crc))
+
+
+def decoding(levels: DelayLevels, dispatch: Callable[[Dispatched], None]) -> HeadTaker:
+    """Return a callback that decodes each record and dispatches it."""
 
     def take(
         physical_offset: int, size: int, body_crc: int, queue_id: int, queue_offset: int, sys_flag: int, born_ms: int,
@@ -130,18 +136,23 @@ def scan_segment(
         )  # fmt: skip
         dispatch(_new(Dispatched, fields))  # faster than Dispatched(…)
 
-    return walk_segment(data, base, at, take, check_crc=check_crc)
+    return take
 
 
-def walk_segment(data: mmap | memoryview, base: int, at: ScanPosition, take: HeadTaker, *, check_crc: bool) -> bool:
-    """Walk like `scan_segment`, but read only the fields at fixed positions of a record."""
+def walk_segment(
+    data: mmap | memoryview, base: int, at: ScanPosition, take: HeadTaker, *, check_crc: bool, most: int = _ALL
+) -> bool | None:
+    """Walk like `scan_segment`, but read only the fields at fixed positions of a record; None after `most` records."""
     end = len(data)
     position = at.offset - base
     last_offset, last_crc, records = at.last_offset, at.last_crc, at.records
     third_last_ms, before_last_ms, last_ms = at.third_last_ms, at.before_last_ms, at.last_store_timestamp_ms
+    until = records + most
     view = memoryview(data)
     try:
         while end - position >= BLANK_BYTES:
+            if records == until:
+                return None
             if end - position < HEAD.size:
                 if SIZE_AND_MAGIC.unpack_from(view, position) == (end - position, BLANK_MAGIC):
                     break

@@ -15,9 +15,10 @@ from delaymq.store.disk.aside import AsideFolder
 from delaymq.store.disk.files import Files
 from delaymq.store.model import Correction
 from delaymq.store.recovery.log_repair import LogRepair
-from delaymq.store.recovery.log_scan import ScanPosition, walk_segment
+from delaymq.store.recovery.log_scan import ScanPosition
 from delaymq.store.recovery.numbering import Numbering
 from delaymq.store.recovery.placement import Placing
+from delaymq.store.recovery.plain_scan import PlainScan, scan_for_survey, walk
 from delaymq.store.recovery.queue_runs import Key, Survey
 from delaymq.store.recovery.run_selection import Start
 from delaymq.store.segments import Segment, segment_name
@@ -43,11 +44,14 @@ class LogSurvey:
     """Physical offset at which the log has to end."""
     end_at_damage: bool
     """Whether the log ends before the first damage: nothing is repaired, and no byte before the end changes."""
+    _plain: PlainScan | None = None
 
     def run(self, at: ScanPosition, deleted: Mapping[str, int], start_of: Callable[[Key], Start]) -> set[int]:
         """Walk from `at`, which advances to the log's end; return offsets of the records without queue entry."""
         repair = LogRepair(self.files, self.aside, self.log, self.corrections)
         survey = Survey(deleted)
+        if not deleted:
+            self._plain = scan_for_survey(survey.take_stretches, check_crc=self.check_crc)
         while (segment := self.log.segment_of(at.offset)) is not None:
             before = at.records
             begin = at.offset
@@ -83,7 +87,7 @@ class LogSurvey:
         whole = memoryview(data)
         part = whole if self.limit is None else whole[: max(self.limit - segment.base, 0)]
         try:
-            return walk_segment(part, segment.base, at, survey.take, check_crc=self.check_crc)
+            return walk(part, segment.base, at, survey.take, self._plain, check_crc=self.check_crc)
         finally:
             part.release()
             whole.release()

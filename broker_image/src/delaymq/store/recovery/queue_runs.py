@@ -15,6 +15,7 @@ from delaymq.message.flags import TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSA
 from delaymq.message.names import DUE, HALF_TOPIC, MARK, TIMER_OUT_MS
 from delaymq.message.record import FIXED_BYTES
 from delaymq.message.timed_marks import PLACE_DIGITS, VERSION
+from delaymq.store.plain_runs import Stretch
 
 _TIMED: Final = TIMER_OUT_MS.encode()
 """Name that the records of timed messages have in their properties."""
@@ -84,6 +85,19 @@ class Survey:
         if run is not None:
             self._earlier.setdefault(key, []).append(run)
         self._last[key] = Run(number, number + 1, at, at)
+
+    def take_stretches(self, stretches: list[Stretch], _keys: bytes) -> None:
+        """Add valid records without a transaction, of which none belongs to a timed message or a deleted topic."""
+        for topic, queue_id, number, records, first_at, last_at, _ in stretches:
+            key = topic.encode(), queue_id
+            run = self._last.get(key)
+            if run is not None and run.end == number:
+                run.end = number + records
+                run.last_at = last_at
+                continue
+            if run is not None:
+                self._earlier.setdefault(key, []).append(run)
+            self._last[key] = Run(number, number + records, first_at, last_at)
 
     def lost(self, at: int, size: int) -> None:
         """Add a damaged range: `size` bytes from `at` on contain no record."""

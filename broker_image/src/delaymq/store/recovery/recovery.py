@@ -17,8 +17,10 @@ from delaymq.store.disk.files import Files, is_full
 from delaymq.store.dispatch import Dispatcher
 from delaymq.store.index.key_index import KeyIndex
 from delaymq.store.model import Correction, Dispatched, DispatchObserver, RecoveryReport
-from delaymq.store.recovery.log_scan import ScanPosition, scan_segment
+from delaymq.store.plain_runs import Stretch
+from delaymq.store.recovery.log_scan import ScanPosition, decoding, scan_segment
 from delaymq.store.recovery.log_survey import LogSurvey
+from delaymq.store.recovery.plain_scan import MAX_MS, scan_for_replay, walk
 from delaymq.store.recovery.queue_discovery import FoundQueues
 from delaymq.store.recovery.queue_runs import Key
 from delaymq.store.recovery.run_selection import Start
@@ -225,10 +227,15 @@ class Recovery:
         """Dispatch everything from `at` to `end`, as corrected by the survey."""
         start = at.offset
         self._end = end.offset
+        index = self.index
+        latest_ms = (lambda: MAX_MS) if index is None else (lambda: index.latest_ms)
+        # A record without queue entry, which only damage causes, is not plain.
+        plain = None if self._without_entry else scan_for_replay(self._dispatch_plain, latest_ms, self.observers)
+        take = decoding(self.dispatcher.levels, self._dispatch)
         while at.offset < end.offset and (segment := self.log.segment_of(at.offset)) is not None:
             data = self.files.map(segment.descriptor, self.log.file_bytes)
             try:
-                if not scan_segment(data, segment.base, at, self.dispatcher.levels, self._dispatch, check_crc=False):
+                if not walk(data, segment.base, at, take, plain, check_crc=False):
                     break
             finally:
                 data.close()
@@ -244,14 +251,25 @@ class Recovery:
             self.dispatcher.observe(record)
         else:
             self.dispatcher.dispatch(record)
-        if record.physical_offset >= self._next_write:
-            self._next_write = record.physical_offset + (_WRITE_INTERVAL_RECORDS << 8)
-            self._write()
+        self._write_from(record.physical_offset)
+
+    def _dispatch_plain(self, stretches: list[Stretch], keys: bytes) -> None:
+        for stretch in stretches:
+            known_until = self._found.known_until.get((stretch.topic, stretch.queue_id), -1)
+            self.dispatcher.put_stretch(stretch, known_until if known_until < self._end else -1)
+        if self.index is not None:
+            self.index.put_keys(keys)
+        self._write_from(max(stretch.last_at for stretch in stretches))
 
     _without_entry: set[int] = field(default_factory=set)
     """Physical offsets of records without queue entry."""
     _next_write = 0
     _end = 0
+
+    def _write_from(self, offset: int) -> None:
+        if offset >= self._next_write:
+            self._next_write = offset + (_WRITE_INTERVAL_RECORDS << 8)
+            self._write()
 
     def _write(self) -> None:
         try:

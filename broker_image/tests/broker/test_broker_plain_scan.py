@@ -1,0 +1,181 @@
+"""A recovery with the compiled scanner has the result of one that reads records one at a time."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from delaymq import kernels
+from delaymq.broker.broker import Broker
+from delaymq.broker.opening import open_broker
+from delaymq.message import names
+from delaymq.message.record import MESSAGE_MAGIC
+from delaymq.protocol.codes import RequestCode
+from delaymq.store.recovery import plain_scan
+from delaymq_testing.broker.batches import random_batch
+from delaymq_testing.broker.harness import FakeSession, Harness, made, send_fields
+from delaymq_testing.repetitions import FUZZ_INPUTS, SEED
+from delaymq_testing.store.log_scanner import LogScanner
+
+NEEDS_KERNELS = pytest.mark.skipif(not kernels.IS_COMPILED, reason=f"compiled kernels: {kernels.ABOUT}")
+TOPICS = (names.SCHEDULE_TOPIC, names.TIMER_TOPIC, names.HALF_TOPIC, "Bills")
+NAMES = (names.MARK, names.DELAY, names.DELAY_SCHEDULE_ID, "color")
+
+
+def fill(harness: Harness, chance: Random) -> None:
+    """Store messages of all kinds, and deliver some delayed ones."""
+    wide = FakeSession(address="::1")
+    for _ in range(120):
+        kind = chance.randrange(12)
+        topic, queue_id = chance.choice(["Orders", "Orders", "Bills"]), chance.randrange(3)
+        fields = send_fields(topic) | {"e": queue_id}
+        if kind < 7:
+            code = RequestCode.SEND_BATCH_MESSAGE
+            made(harness.broker, int(code), harness.ask(code, fields, random_batch(chance)))
+        elif kind < 10:
+            properties = chance.choice([
+                {"DELAY": "1"}, {"DELAY": "9"}, {"TIMER_DELAY_MS": "2000"}, {"TIMER_DELAY_MS": "600000"},
+                {"TRAN_MSG": "true", "PGROUP": "g"},
+                {"text": "TIMER_OUT_MS"}, {"KEYS": "a b", "x": "zero\0"}, {"TAGS": "größe 😀"},
+            ])  # fmt: skip
+            unique = f"{chance.getrandbits(128):032X}"
+            harness.send(topic, chance.randbytes(300), {"UNIQ_KEY": unique, **properties}, e=queue_id)
+        else:
+            harness.ask(RequestCode.SEND_MESSAGE_V2, fields, b"wide", session=wide)
+        harness.clock.advance(chance.choice([0, 1, 700]))
+        harness.broker.delivery.hand_over(harness.clock(), 100)
+
+
+def damage(path: Path, chance: Random) -> None:
+    """Flip a few bits of the log's records."""
+    for segment in sorted((path / "commitlog").iterdir()):
+        content = segment.read_bytes()
+        end = len(content.rstrip(b"\0"))
+        with segment.open("r+b") as file:
+            for _ in range(chance.randrange(4) if end else 0):
+                at = chance.randrange(end)
+                file.seek(at)
+                file.write(bytes([content[at] ^ 1 << chance.randrange(8)]))
+
+
+def remove(*folders: str) -> Callable[[Path, Random], None]:
+    def apply(path: Path, chance: Random) -> None:
+        for folder in folders:
+            shutil.rmtree(path / folder)
+
+    return apply
+
+
+def kill(path: Path, chance: Random) -> None:
+    (path / "abort").touch()
+    (path / "delaymq/snapshot.json").unlink()
+
+
+def kill_and_damage(path: Path, chance: Random) -> None:
+    kill(path, chance)
+    damage(path, chance)
+
+
+STATES: dict[str, Callable[[Path, Random], None]] = {
+    "without queues": remove("consumequeue"),
+    "without queues and index": remove("consumequeue", "index"),
+    "killed": kill,
+    "killed and damaged": kill_and_damage,
+}
+
+
+def recovered(harness: Harness) -> dict[str, Any]:
+    """Open a broker; everything that the recovery found."""
+    harness.broker = broker = _open(harness)
+    report = broker.store.recovery
+    found = {
+        "replayed": (report.replayed_records, report.replayed_bytes, report.snapshot_used),
+        "corrections": [str(each) for each in report.corrections],
+        "end": (broker.store.end_offset, broker.store.last_offset, broker.store.last_store_timestamp_ms),
+        "refused": broker.store._dispatcher.refused_entries,
+        "queues": sorted((*key, *broker.store.stored_bounds(*key)) for key in broker.store.queues()),
+        "schedule": broker.delivery.state(),
+        "half messages": broker.transactions.ledger.state(),
+    }
+    broker.close()
+    root = Path(harness.config.store_path)
+    folders = ("commitlog", "consumequeue", "index")
+    paths = [path for folder in folders for path in (root / folder).rglob("*") if path.is_file()]
+    found["files"] = {str(path.relative_to(root)): path.read_bytes() for path in paths}
+    return found
+
+
+def _open(harness: Harness) -> Broker:
+    return open_broker(harness.config, harness.clock)
+
+
+@NEEDS_KERNELS
+@pytest.mark.parametrize("state", STATES)
+def test_recovery_with_kernels_has_the_result_of_a_recovery_without(
+    open_harness: Callable[..., Harness], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, state: str
+) -> None:
+    chance = Random(f"{SEED} {state}")
+    harness = open_harness(mapped_file_size_commit_log=256 * 1024, max_index_num=2_000)
+    fill(harness, chance)
+    harness.broker.close()
+    root = Path(harness.config.store_path)
+    STATES[state](root, chance)
+    copy = tmp_path / "copy"
+    shutil.copytree(root, copy)
+    advanced: list[int] = []
+    advance = plain_scan.PlainScan.advance
+
+    def counted(*given: Any) -> int:
+        advanced.append(advance(*given))
+        return advanced[-1]
+
+    monkeypatch.setattr(plain_scan.PlainScan, "advance", counted)
+    with_kernels = recovered(harness)
+    assert sum(advanced) > 50
+    shutil.rmtree(root)
+    os.rename(copy, root)
+    monkeypatch.setattr(plain_scan, "_log_scanner", None)
+    without = recovered(harness)
+    for part in without:
+        assert with_kernels[part] == without[part], part
+
+
+def pieces(harness: Harness, chance: Random) -> bytes:
+    """The first segment of a log."""
+    fill(harness, chance)
+    harness.broker.close()
+    segments = sorted(Path(harness.config.store_path, "commitlog").iterdir())
+    return segments[0].read_bytes()
+
+
+@NEEDS_KERNELS
+def test_compiled_scanner_returns_what_its_twin_returns_for_hostile_pieces(harness: Harness) -> None:
+    chance = Random(SEED)
+    log = pieces(harness, chance)
+    starts = []
+    at = log.find(MESSAGE_MAGIC.to_bytes(4, "big"))
+    while at >= 0:
+        starts.append(at - 4)
+        at = log.find(MESSAGE_MAGIC.to_bytes(4, "big"), at + 1)
+    records = 0
+    for number in range(FUZZ_INPUTS // 20):
+        start = chance.choice(starts)
+        piece = bytearray(log[start : start + chance.choice([100, 1_000, 8_000])])
+        for _ in range(chance.choice([0, 1, 2])):
+            # Most fields are at the start of a record.
+            piece[chance.randrange(min(len(piece), chance.choice([120, 8_000])))] = chance.randrange(256)
+        options = list(TOPICS)[: number % 5], list(NAMES)[: number % 3], [["TIMER_OUT_MS"], []][number % 2]
+        given = bytes(piece), start, chance.choice([2**63 - 1, 1_700_000_010_000]), (1, 2, 3)
+        results = [
+            kind(*options, check_crc, wants_entries).scan(*given)
+            for check_crc, wants_entries in [(number % 7 > 0, number % 4 > 0)]
+            for kind in (kernels.compiled("LogScanner"), LogScanner)
+        ]
+        assert results[0] == results[1], given
+        records += results[0][1]
+    assert records > FUZZ_INPUTS // 100
