@@ -2,13 +2,16 @@
 
 pub type Pair<'a> = (&'a str, &'a str);
 
-/// A message with more pairs is left to Python: names are compared one by one.
+/// A message with more pairs, or a batch with a message that has more, is left to Python: names are compared one by one.
 const MAX_PAIRS: usize = 64;
 
 /// Append the pairs in `text` to `pairs`, which holds none. Of pairs with the same name, the last wins, in the place of
-/// the first; pairs without a name or a value are dropped. Return false if there are too many.
+/// the first; pairs without a name or a value are dropped. Return false if there are too many, dropped ones included.
 pub fn parse<'a>(text: &'a str, pairs: &mut Vec<Pair<'a>>) -> bool {
-    for pair in text.split('\x02') {
+    for (number, pair) in text.split('\x02').enumerate() {
+        if number == MAX_PAIRS {
+            return false;
+        }
         let Some((name, value)) = pair.split_once('\x01') else { continue };
         if !name.is_empty() && !value.is_empty() && !put(pairs, (name, value)) {
             return false;

@@ -50,7 +50,9 @@ def random_properties(chance: Random) -> bytes:
             ]
         )
     if chance.random() < 0.01:
-        raw = b"\x02".join(b"n%d\x01v" % number for number in range(chance.randrange(60, 70)))
+        raw = b"\x02".join(
+            b"n%d\x01v" % (number % chance.choice([20, 100])) for number in range(chance.randrange(60, 70))
+        )
     return raw
 
 

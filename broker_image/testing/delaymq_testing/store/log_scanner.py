@@ -12,7 +12,7 @@ from zlib import crc32
 from delaymq.message import names
 from delaymq.message.flags import HOST_MASK, TRANSACTION_MASK
 from delaymq.message.hashing import index_key_hash, tags_code
-from delaymq.message.properties import MAX_PROPERTIES_BYTES, parse_properties
+from delaymq.message.properties import MAX_PROPERTIES_BYTES, PAIR_SEPARATOR, parse_properties
 from delaymq.message.record import (
     BODY_CRC_MASK,
     FIXED_BYTES,
@@ -120,8 +120,10 @@ class LogScanner:
             return None
         if topic in self._topics or any(each in text for each in self._texts):
             return None
+        if self._wants_entries and text.count(PAIR_SEPARATOR) >= MAX_PAIRS:
+            return None
         properties = parse_properties(text) if self._wants_entries else {}
-        if len(properties) > MAX_PAIRS or not self._ruled.isdisjoint(properties):
+        if not self._ruled.isdisjoint(properties):
             return None
         return size, crc, queue_id, queue_offset, stored_ms, topic, properties
 

@@ -17,6 +17,7 @@ from delaymq.message.flags import HOST_MASK, TRANSACTION_MASK
 from delaymq.message.hashing import index_key_hash, tags_code
 from delaymq.message.properties import (
     MAX_PROPERTIES_BYTES,
+    PAIR_SEPARATOR,
     encode_properties,
     format_properties,
     parse_properties,
@@ -37,7 +38,7 @@ from delaymq.store.index.key_index import indexed_keys
 from delaymq.store.plain_runs import Encoded
 
 MAX_PAIRS: Final = 64
-"""Maximum number of properties of a message, with those of its batch."""
+"""Maximum number of properties of a message, and of these together with those of its batch."""
 
 
 class BatchEncoder:
@@ -125,9 +126,9 @@ class BatchEncoder:
             text = raw.decode()
         except UnicodeDecodeError:
             return None
-        properties = parse_properties(text)
-        if len(properties) > MAX_PAIRS:
+        if text.count(PAIR_SEPARATOR) >= MAX_PAIRS:
             return None
+        properties = parse_properties(text)
         properties.update(shared)
         if len(properties) > MAX_PAIRS or not self._ruled.isdisjoint(properties):
             return None
