@@ -270,7 +270,8 @@ class RealCluster5(RealCluster):
 class OurCluster(Cluster):
     """``delaymq standalone``; with ``real_namesrv``, ``delaymq broker`` registered with RocketMQ's NameServer.
 
-    ``launcher`` precedes the role on the command line, for a program that starts DelayMQ with changes.
+    ``launcher`` precedes the role on the command line, for a program that starts DelayMQ with changes, and
+    ``arguments`` follow the other ones.
     """
 
     def __init__(
@@ -282,6 +283,7 @@ class OurCluster(Cluster):
         real_namesrv: bool = False,
         launcher: Sequence[str] = (sys.executable, "-m", "delaymq"),
         environment: Mapping[str, str] | None = None,
+        arguments: Sequence[str] = (),
     ) -> None:
         super().__init__(config=config, store_path=store_path, rules=rules)
         self.http_port = ports.free_port()
@@ -290,7 +292,7 @@ class OurCluster(Cluster):
         if not real_namesrv:
             command += ["--namesrv-port", str(self.namesrv_port)]
         command += ["--listen-port", str(self.listen_port), "--http-port", str(self.http_port)]
-        command += ["--store-path", str(self.store_path), "-c", str(self.config_path)]
+        command += ["--store-path", str(self.store_path), "-c", str(self.config_path), *arguments]
         log_path = self.base_path / "delaymq.log"
         self._broker = ServerProcess("delaymq", command, log_path, environment=environment or {})
 

@@ -16,7 +16,7 @@ from typing import Final
 from delaymq.access.errors import AccessError
 from delaymq.access.plain_acl import AclFile, parse, to_text
 from delaymq.config.file_signature import FileSignature
-from delaymq.config.replacing import replace_file
+from delaymq.config.replacing import changing, replace_file
 
 FOLDER: Final = "acl"
 TOOLS_FILE: Final = "tools.yml"
@@ -138,7 +138,8 @@ def write(path: Path, file: AclFile) -> FileState:
     target = Path(os.path.realpath(path))
     try:
         mode = stat.S_IMODE(target.stat().st_mode) if target.exists() else 0o600
-        signature = FileSignature.of(replace_file(target, data, mode=mode))
+        with changing(target):
+            signature = FileSignature.of(replace_file(target, data, mode=mode))
     except OSError as error:
         raise AccessError(
             f"cannot write {path} ({error.strerror}): make its folder writable, or change the Secret from which the"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 import textwrap
+from argparse import SUPPRESS
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -103,7 +104,7 @@ def _wrapped(text: str) -> str:
 
 def _server(name: str) -> str:
     # argparse has no public way to list a parser's arguments.
-    actions = [action for action in parser(name)._actions if action.dest != "help"]
+    actions = [action for action in parser(name)._actions if action.dest != "help" and action.help != SUPPRESS]
     rows = [
         (f"{', '.join(action.option_strings)} {action.metavar or ''}".strip(), str(action.help)) for action in actions
     ]

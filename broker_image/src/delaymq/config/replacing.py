@@ -2,12 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
+from collections.abc import Iterator
 from pathlib import Path
+
+
+@contextlib.contextmanager
+def changing(target: Path) -> Iterator[None]:
+    """Exclude other processes that change files in the folder of `target`, such as further groups with the same files.
+
+    Raises OSError.
+    """
+    folder = os.open(target.parent, os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(folder)
 
 
 def replace_file(target: Path, data: bytes, *, mode: int) -> os.stat_result:
     """Replace `target` durably by `data` with `mode`, and return its stat result; raise OSError without changing it.
+
+    Call it within `changing`, because the temporary file has a fixed name.
 
     If `target` is a symlink, the link itself is replaced.
     """

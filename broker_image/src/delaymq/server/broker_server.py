@@ -74,6 +74,7 @@ class BrokerServer:
         self.port = port_of(ports.main)
         self.fast_port = port_of(ports.fast) if ports.fast is not None else None
         self.ports_open = False
+        self.inner_http_token = ""
         self.decommissioned = False
         self.boot_id = uuid.uuid4().hex
         """Random id of this start."""
@@ -134,15 +135,17 @@ class BrokerServer:
         *,
         http: bool = True,
         follows: bool = False,
+        inner_http_token: str = "",
     ) -> BrokerServer:
         """Bind and recover; raise ServerError, StoreError or AccessError, with nothing left open.
 
         `follows`: the broker is a member of a group, and does not act before `lead`. A plain slave never does.
+        `inner_http_token`: HTTP is for the supervisor of this process, on loopback with this token.
         """
         began = time.monotonic()
         if not (follows or config.read_only):
             refuse_members_store(config.store_path)
-        ports = Ports.bind(config, http=http)
+        ports = Ports.bind(config, http=http, inner=bool(inner_http_token))
         broker = None
         try:
             descriptor_limit = raise_descriptor_limit()
@@ -155,6 +158,7 @@ class BrokerServer:
                 follows=follows or config.is_plain_slave,
             )
             server = cls(broker, tls, ports, descriptor_limit)
+            server.inner_http_token = inner_http_token
         except BaseException:
             if broker is not None:
                 broker.store.abandon()

@@ -22,6 +22,7 @@ FAST_PORT_DISTANCE: Final = 2
 """Clients with `vipChannelEnabled` use the fast port this far below the listen port."""
 PASSED_ON: Final = "DELAYMQ_PASSED_ON"
 """Environment variable of a process that executed itself again: host, port and descriptor of each listening socket."""
+LOOPBACK: Final = "127.0.0.1"
 MAX_TRIES: Final = 50
 """Attempts to find a free port whose fast port is free, too."""
 
@@ -121,8 +122,8 @@ class Ports:
     """For plain slaves."""
 
     @classmethod
-    def bind(cls, config: "BrokerConfig", *, http: bool) -> "Ports":
-        """Bind all ports; on ServerError, none is left open."""
+    def bind(cls, config: "BrokerConfig", *, http: bool, inner: bool = False) -> "Ports":
+        """Bind all ports; on ServerError, none is left open. `inner`: HTTP on any free port of loopback."""
         main, fast = bind_broker_ports(config.listen_host, config.listen_port, fast=config.fast_port_enable)
         bound = [main, fast]
         ha = http_socket = None
@@ -131,7 +132,8 @@ class Ports:
                 ha = bind(config.listen_host, config.ha_listen_port, "the port for slaves (haListenPort)", beside=bound)
                 bound.append(ha)
             if http:
-                http_socket = bind(config.http_host, config.http_port, "the HTTP port", beside=bound)
+                address = (LOOPBACK, 0) if inner else (config.http_host, config.http_port)
+                http_socket = bind(*address, "the HTTP port", beside=bound)
         except BaseException:
             for each in bound:
                 if each is not None:

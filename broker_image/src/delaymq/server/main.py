@@ -24,6 +24,7 @@ from delaymq.transport.addresses import host_and_port
 
 if TYPE_CHECKING:
     from delaymq.server.broker_server import BrokerServer
+    from delaymq.server.groups.handoff import Handoff
 
 EXIT_STOPPED: Final = 0
 EXIT_CANNOT_START: Final = 1
@@ -49,20 +50,34 @@ Started = tuple[_Server, Callable[[], list[Event]]]
 """A started server, and a function that returns its log events."""
 
 
-class Again:
+class Ending:
+    """Means of a server to end its process."""
+
+    def __init__(self) -> None:
+        self.code = EXIT_STOPPED
+        """Exit code of the process when the server has stopped."""
+        self.stop: asyncio.Event | None = None
+        """Event that ends the server; set when it starts."""
+
+    def end(self, code: int) -> None:
+        """Stop the server, and end the process with an exit code."""
+        self.code = code
+        if self.stop is not None:
+            self.stop.set()
+
+
+class Again(Ending):
     """Request of a server to execute its process again, with its arguments, when it has stopped."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.is_requested = False
-        self.stop: asyncio.Event | None = None
-        """Event that ends the server; set when it starts."""
         self._action: Callable[[], None] | None = None
 
     def request(self, reason: str, action: Callable[[], None] | None) -> None:
         """Stop the server, perform an action on its closed store, and execute the process again."""
         self.is_requested, self._action = True, action
-        if self.stop is not None:
-            self.stop.set()
+        self.end(EXIT_STOPPED)
 
     def execute(self) -> int:
         """Perform the action, and replace the process. Returns an exit code if the action fails."""
@@ -84,9 +99,13 @@ def run_broker(
     settings: RunningSettings[BrokerConfig] | None = None,
     notes: Sequence[str] = (),
     facts: Sequence[str] = (),
+    handoff: Handoff | None = None,
 ) -> int:
-    """Run a broker until a signal, and return the exit code; `notes` are logged as warnings, `facts` as info."""
-    logs.start_logs(config.log_format, config.log_level)
+    """Run a broker until a signal, and return the exit code; `notes` are logged as warnings, `facts` as info.
+
+    `handoff`: that of the supervisor of this process.
+    """
+    logs.start_logs(config.log_format, config.log_level, config.broker_name if handoff is not None else "")
     from delaymq.server.broker_server import BrokerServer  # loaded only when needed
 
     again = Again()
@@ -95,8 +114,13 @@ def run_broker(
         if config.members:
             server = await _open_member(config, settings, again, http=http)
         else:
-            server = BrokerServer.open(config, settings, http=http)
+            token = handoff.http_token if handoff is not None else ""
+            server = BrokerServer.open(config, settings, http=http, inner_http_token=token)
         await server.start()
+        if handoff is not None:
+            from delaymq.server.groups.handoff import Report
+
+            Report(server.broker.address, server.http_port or 0).send()
         return server, lambda: _broker_events(server)
 
     code = _run(start, notes, facts, again)
@@ -171,11 +195,36 @@ def run_standalone(
     return _run(start, notes, facts)
 
 
+def run_groups(
+    config: BrokerConfig,
+    groups: Sequence[dict[str, str]],
+    command: Sequence[str],
+    namesrv: tuple[NamesrvConfig, RunningSettings[NamesrvConfig]] | None = None,
+    *,
+    notes: Sequence[str] = (),
+) -> int:
+    """Run broker groups in a process each, and optionally a NameServer, until a signal; return the exit code.
+
+    The arguments are those of Supervisor. Logging follows the settings of the first group.
+    """
+    logs.start_logs(config.log_format, config.log_level)
+    from delaymq.server.groups.supervisor import Supervisor
+
+    ending = Ending()
+
+    async def start() -> Started:
+        server = Supervisor(config, groups, command, ending.end, namesrv)
+        await server.start()
+        return server, lambda: _supervisor_events(server)
+
+    return _run(start, notes, (), ending)
+
+
 def _run(
     start: Callable[[], Awaitable[Started]],
     notes: Sequence[str],
     facts: Sequence[str] = (),
-    again: Again | None = None,
+    ending: Ending | None = None,
 ) -> int:
     try:
         for note in notes:
@@ -184,7 +233,7 @@ def _run(
             _logger.info("%s", fact)
         runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
         try:
-            runner.run(_serve(start, again))
+            runner.run(_serve(start, ending))
         finally:
             # Closing needs one more thread, which may be unavailable; the loop is closed in any case.
             with contextlib.suppress(RuntimeError):
@@ -197,7 +246,7 @@ def _run(
         return EXIT_FAILED
     finally:
         logs.stop_logs()
-    return EXIT_STOPPED
+    return ending.code if ending is not None else EXIT_STOPPED
 
 
 def _refusals_to_start() -> tuple[type[Exception], ...]:
@@ -210,14 +259,14 @@ def _refusals_to_start() -> tuple[type[Exception], ...]:
     return ServerError, StoreError, NamesrvError, AccessError
 
 
-async def _serve(start: Callable[[], Awaitable[Started]], again: Again | None) -> None:
+async def _serve(start: Callable[[], Awaitable[Started]], ending: Ending | None) -> None:
     from delaymq.server.resources import started
 
     gc.set_threshold(*GC_THRESHOLDS)  # the recovery of a store makes millions of objects, too
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
-    if again is not None:
-        again.stop = stop
+    if ending is not None:
+        ending.stop = stop
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, _on_signal, stop, number)
     # HTTP is loaded in this thread when the server already responds; a lack of threads must fail the start earlier.
@@ -250,10 +299,17 @@ def _broker_events(server: Any) -> list[Event]:
     text = f"broker {config.broker_name} listens on {host_and_port(config.listen_host, server.port)}"
     if server.fast_port is not None:
         text += f" and {server.fast_port}"
-    if server.http_port is not None:
+    if server.http_port is not None and not server.inner_http_token:
         text += f", HTTP on {host_and_port(config.http_host, server.http_port)}"
     text += f"{server.tls.about}, store {config.store_path.absolute()}, started in {server.start_seconds:.2f} s"
     return [(text, {"broker": config.broker_name, "address": server.broker.address, "kernels": kernels.ABOUT})]
+
+
+def _supervisor_events(server: Any) -> list[Event]:
+    names = ", ".join(group.name for group in server.groups)
+    http = host_and_port(server.config.http_host, server.http_port)
+    events: list[Event] = [(f"supervisor of {len(server.groups)} broker groups: {names}, HTTP on {http}", {})]
+    return events if server.namesrv is None else [*_namesrv_events(server.namesrv), *events]
 
 
 def _namesrv_events(server: Any) -> list[Event]:

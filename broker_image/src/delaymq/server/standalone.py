@@ -31,10 +31,8 @@ class Standalone:
         """Start both servers; on an error of either, close everything and raise it."""
         await self.namesrv.start(http=http)
         try:
-            host = self.namesrv.config.listen_host
-            own = host_and_port(_ANY_ADDRESS.get(host, host), self.namesrv.port)
-            others = [word for word in self._broker_config.namesrv_addr.split(";") if word.strip() not in ("", own)]
-            config = dataclasses.replace(self._broker_config, namesrv_addr=";".join([own, *others]))
+            name_servers = with_own_name_server(self._broker_config.namesrv_addr, self.namesrv)
+            config = dataclasses.replace(self._broker_config, namesrv_addr=name_servers)
             self.broker = BrokerServer.open(config, self._settings, http=http)
             await self.broker.start()
             # Both share the descriptors, and only now are the store's open.
@@ -47,3 +45,10 @@ class Standalone:
         """Stop the broker, then the NameServer."""
         await self.broker.stop()
         await self.namesrv.stop()
+
+
+def with_own_name_server(addresses: str, namesrv: NamesrvServer) -> str:
+    """Return the value of `namesrvAddr` for brokers that register with a started NameServer and with `addresses`."""
+    host = namesrv.config.listen_host
+    own = host_and_port(_ANY_ADDRESS.get(host, host), namesrv.port)
+    return ";".join([own, *(word for word in addresses.split(";") if word.strip() not in ("", own))])

@@ -9,15 +9,20 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from delaymq.cli.errors import CommandError
+from delaymq.cli.servers.groups import check_groups, group_count, keys_of_group, left_groups
 from delaymq.cli.servers.rocketmq_conf import rocketmq_conf
 from delaymq.cli.servers.settings import ServerSettings, settings_of
 from delaymq.cli.servers.time_zone import prepare_time_zone
 from delaymq.config import BrokerConfig, ConfigError, NamesrvConfig, Resolved
+from delaymq.config.layers import same_origin
 from delaymq.config.running import RunningSettings
+from delaymq.server.errors import ServerError
+from delaymq.server.groups.handoff import Handoff, received_handoff
 
 EXIT_USAGE = 2
 ALLOCATED_SEGMENTS = 2
@@ -34,10 +39,20 @@ def serve(command: str, arguments: Sequence[str]) -> int:
     options = parser(command).parse_args(arguments)
     environment = dict(os.environ)
     try:
-        found = settings_of(command, options, environment)
+        handoff = None
+        if command != "namesrv" and options.group is not None:
+            handoff = received_handoff()
+        of_group = same_origin(handoff.keys, "flag --groups") if handoff is not None else None
+        found = settings_of(command, options, environment, of_group)
         if found.broker is None:
             return _serve_namesrv(found, options)
+        if handoff is not None:
+            return _serve_group(found, found.broker, options, handoff)
+        if options.groups > 1:
+            return _serve_groups(found, found.broker, options)
         return _serve_broker(found, found.broker, options)
+    except ServerError as error:
+        raise CommandError(str(error), EXIT_USAGE) from error
     except ConfigError as error:
         raise CommandError("\ndelaymq: ".join(error.problems), EXIT_USAGE) from error
 
@@ -56,6 +71,10 @@ def _serve_broker(found: ServerSettings, broker: Resolved[BrokerConfig], options
         return 0
     notes = [*found.notes, *prepare_time_zone()]
     facts = [disk_note(broker.config)]
+    if left := left_groups(broker.config.store_path, 1):
+        if not broker.config.read_only:
+            raise ConfigError(left)
+        notes.append(left)
     settings = RunningSettings(BrokerConfig, broker, options.config)
     if found.namesrv is None:
         from delaymq.server.main import run_broker
@@ -75,6 +94,41 @@ def _serve_broker(found: ServerSettings, broker: Resolved[BrokerConfig], options
         notes=notes,
         facts=facts,
     )
+
+
+def _serve_groups(found: ServerSettings, broker: Resolved[BrokerConfig], options: argparse.Namespace) -> int:
+    """Run the supervisor of several groups."""
+    config, count = broker.config, options.groups
+    if options.print_rocketmq_conf:
+        raise ConfigError(
+            "--print-rocketmq-conf: each group has a store of its own: run it without --groups, with the --store-path"
+            " of one group"
+        )
+    check_groups(config, found.namesrv.config if found.namesrv is not None else None, count)
+    if left := left_groups(config.store_path, count):
+        raise ConfigError(left)
+    disk_note(config)  # for its error
+    from delaymq.server.main import run_groups
+
+    namesrv = found.namesrv
+    return run_groups(
+        config,
+        [keys_of_group(config, index) for index in range(count)],
+        [sys.executable, *sys.orig_argv[1:]],
+        None if namesrv is None else (namesrv.config, RunningSettings(NamesrvConfig, namesrv, options.config)),
+        notes=[*found.notes, *prepare_time_zone()],
+    )
+
+
+def _serve_group(
+    found: ServerSettings, broker: Resolved[BrokerConfig], options: argparse.Namespace, handoff: Handoff
+) -> int:
+    """Run one of several groups; the supervisor logs the notes on the settings."""
+    prepare_time_zone()
+    from delaymq.server.main import run_broker
+
+    settings = RunningSettings(BrokerConfig, broker, options.config)
+    return run_broker(broker.config, settings=settings, facts=[disk_note(broker.config)], handoff=handoff)
 
 
 def parser(command: str) -> argparse.ArgumentParser:
@@ -109,6 +163,12 @@ def parser(command: str) -> argparse.ArgumentParser:
             "--print-rocketmq-conf", action="store_true",
             help="print a broker.conf with which RocketMQ's broker can open this store, and exit",
         )  # fmt: skip
+        made.add_argument(
+            "--groups", type=group_count, default=1, metavar="N",
+            help="number of broker groups, each with a process and a store of its own, to use several processor cores"
+            " (default 1)",
+        )  # fmt: skip
+        made.add_argument("--group", help=argparse.SUPPRESS)  # added by the supervisor of several groups
     if command == "broker":
         made.add_argument("--namesrv", metavar="HOST:PORT", help="NameServers to register with, separated by ;")
     return made

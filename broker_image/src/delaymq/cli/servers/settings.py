@@ -51,8 +51,13 @@ class ServerSettings(NamedTuple):
     notes: list[str]
 
 
-def settings_of(command: str, options: argparse.Namespace, environment: Mapping[str, str]) -> ServerSettings:
-    """Return the settings of `delaymq standalone|broker|namesrv`; raise ConfigError with all problems."""
+def settings_of(
+    command: str, options: argparse.Namespace, environment: Mapping[str, str], of_group: Layer | None = None
+) -> ServerSettings:
+    """Return the settings of `delaymq standalone|broker|namesrv`; raise ConfigError with all problems.
+
+    `of_group`: settings of one of several broker groups, which take precedence over all others.
+    """
     file, notes = file_layer(options.config) if options.config else ({}, [])
     tls_file, tls_notes = tls_layer(options, file, environment)
     file = {**tls_file, **file}
@@ -63,7 +68,7 @@ def settings_of(command: str, options: argparse.Namespace, environment: Mapping[
     own = file if command == "broker" else {key: each for key, each in file.items() if key not in _NAMESRV_ONLY}
     problems: Sequence[str] = ()
     try:
-        broker = broker_settings(command, options, own, environment)
+        broker = broker_settings(command, options, own, environment, of_group or {})
     except ConfigError as error:
         # Continue with defaults to report the NameServer's problems, too.
         problems = error.problems
@@ -82,7 +87,7 @@ def settings_of(command: str, options: argparse.Namespace, environment: Mapping[
 
 
 def broker_settings(
-    command: str, options: argparse.Namespace, file: Layer, environment: Mapping[str, str]
+    command: str, options: argparse.Namespace, file: Layer, environment: Mapping[str, str], of_group: Layer
 ) -> Resolved[BrokerConfig]:
     """Return the broker's settings; raise ConfigError with all problems."""
     defaults = same_origin(STANDALONE_DEFAULTS if command == "standalone" else {}, STANDALONE_DEFAULT)
@@ -97,7 +102,7 @@ def broker_settings(
     _set_tls(flags, options)
     if command == "broker":
         _set(flags, "namesrvAddr", options.namesrv, "--namesrv")
-    layers = [defaults, file, variables, flags]
+    layers = [defaults, file, variables, flags, of_group]
     if not any("brokerIP1" in layer for layer in layers):
         host = next((layer["listenHost"] for layer in reversed(layers) if "listenHost" in layer), None)
         if host is not None:

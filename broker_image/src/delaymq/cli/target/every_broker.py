@@ -8,11 +8,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from threading import Event
 from typing import Final, Generic, NamedTuple, TypeAlias, TypeVar
+from urllib.parse import quote
 
 from delaymq.cli.errors import EXIT_UNREACHABLE, EXIT_USAGE, CommandError
 from delaymq.cli.target.connection import with_client
 from delaymq.cli.target.contexts import Target
-from delaymq.cli.target.http_api import HttpApi
+from delaymq.cli.target.http_api import SEVERAL_BROKERS, ApiError, HttpApi
 from delaymq.cli.terminal.output import counted
 from delaymq.client import Admin, Client, ClientError
 from delaymq.client.core.broker_delays import SETTING_OF_OURS
@@ -27,6 +28,8 @@ MAX_BROKERS: Final = 32
 T = TypeVar("T")
 Identity: TypeAlias = tuple[str, str]
 """Name of a broker, and the address that it advertises. Brokers of different clusters often have the same name."""
+Given: TypeAlias = dict[Identity, Target]
+"""Brokers at the address of `--http`, and the address of each one's HTTP API."""
 
 
 class Answers(NamedTuple, Generic[T]):
@@ -53,7 +56,7 @@ def ask_every_broker(where: Target, is_single: bool, ask: Callable[[HttpApi], T]
 
     async def work(client: Client) -> int:
         masters = await Admin(client).masters()
-        given = await broker_at(where)
+        given = await brokers_at(where)
         chosen = sorted(masters)[:MAX_BROKERS]
         if left := len(masters) - len(chosen):
             missing.append(f"{counted(left, 'more broker')} not asked")
@@ -88,12 +91,29 @@ def ask_every_broker(where: Target, is_single: bool, ask: Callable[[HttpApi], T]
     return Answers(dict(sorted(answers.items())), sorted(missing))
 
 
-async def broker_at(where: Target) -> Identity | None:
-    """Return the broker at `where.http`; None if no DelayMQ broker responds."""
+async def brokers_at(where: Target) -> Given:
+    """Return the brokers at `where.http`: one, or all of a supervisor; none if no DelayMQ broker responds."""
     try:
-        return await asyncio.to_thread(_identity, HttpApi(where, timeout_s=TIMEOUT_S))
+        return await asyncio.to_thread(_brokers_at, where)
     except CommandError:
-        return None
+        return {}
+
+
+def _brokers_at(where: Target) -> Given:
+    api = HttpApi(where, timeout_s=TIMEOUT_S)
+    try:
+        return {_identity(api): where}
+    except ApiError as error:
+        if error.code != SEVERAL_BROKERS:
+            raise
+    rows = api.get("brokers").get("brokers")
+    found: Given = {}
+    for row in rows[:MAX_BROKERS] if isinstance(rows, list) else []:
+        if isinstance(row, dict):
+            name = str(row.get("brokerName"))
+            # Not the path of the response, which could change the host of the address.
+            found[name, str(row.get("address"))] = replace(where, http=f"{api.url}/brokers/{quote(name, safe='')}")
+    return found
 
 
 def _identity(api: HttpApi) -> Identity:
@@ -101,22 +121,23 @@ def _identity(api: HttpApi) -> Identity:
     return str(about.get("brokerName")), str(about.get("address"))
 
 
-async def http_of(client: Client, where: Target, broker: Identity, given: Identity | None) -> Target | None:
+async def http_of(client: Client, where: Target, broker: Identity, given: Given) -> Target | None:
     """Return `where` with the HTTP address of a broker; None for a broker of RocketMQ. ClientError, CommandError.
 
-    Only the broker at `where.http` (`given`) receives the token, because a NameServer must not choose its recipient.
+    Only the brokers at `where.http` (`given`) receive the token, because a NameServer must not choose its recipient.
     """
-    if broker == given:
-        return where
+    if broker in given:
+        return given[broker]
     address = broker[1]
     settings = await Admin(client).broker_config(address)
     if SETTING_OF_OURS not in settings:
         return None
     where = replace(where, http=_url(settings, address), token="")
     # 127.0.0.1 in the settings of another machine's broker would lead to a local broker.
-    if await asyncio.to_thread(_identity, HttpApi(where, timeout_s=TIMEOUT_S)) != broker:
+    found = (await asyncio.to_thread(_brokers_at, where)).get(broker)
+    if found is None:
         raise CommandError(f"from this machine, {where.http} reaches another broker")
-    return where
+    return found
 
 
 def _url(settings: dict[str, str], address: str) -> str:

@@ -16,6 +16,8 @@ TIMEOUT_S: Final = 10.0
 """Timeout of each socket operation: a response with all groups of a large broker takes seconds."""
 MAX_RESPONSE_BYTES: Final = 16 * 1024 * 1024
 """1,000 levels take some 300 KiB; another program on the port must not exhaust the memory."""
+SEVERAL_BROKERS: Final = "several_brokers"
+"""Error code of a supervisor of several brokers, for requests that concern one of them."""
 _ONLY_DELAYMQ: Final = "this command requires DelayMQ's HTTP API, which RocketMQ's broker does not have"
 
 
@@ -104,6 +106,9 @@ class HttpApi:
         if status in (401, 403):
             hint = "give the broker's httpToken in a file with --token-file, or in DELAYMQ_HTTP_TOKEN"
             return ApiError(f"{self.url} returned {status} {reason}: {hint}", status, code)
+        if code == SEVERAL_BROKERS:
+            text = f"{self.url} serves several brokers: name one of them, as in --http {self.url}/brokers/NAME"
+            return ApiError(f"{text}; `delaymq cluster show` lists them", status, code)
         if not code:
             return ApiError(
                 f"{self.url} returned {status} {reason} for /api/v1/{path.lstrip('/')} and is probably not a DelayMQ"

@@ -6,7 +6,7 @@ import asyncio
 
 from delaymq.cli.errors import CommandError
 from delaymq.cli.target.contexts import Target
-from delaymq.cli.target.every_broker import MAX_BROKERS, TIMEOUT_S, Identity, broker_at, http_of
+from delaymq.cli.target.every_broker import MAX_BROKERS, TIMEOUT_S, Given, Identity, brokers_at, http_of
 from delaymq.cli.target.http_api import HttpApi
 from delaymq.cli.terminal.output import counted
 from delaymq.client import Client, ClientError
@@ -19,7 +19,7 @@ async def pending_counts(client: Client, where: Target, topic: str) -> list[str]
     """
     route = await client.route(topic)
     masters = {name: address for name in sorted(route.brokers) if (address := route.master(name)) is not None}
-    given = await broker_at(where)
+    given = await brokers_at(where)
     asked = list(masters)[:MAX_BROKERS]
     told = await asyncio.gather(*(_at_broker(client, where, topic, (name, masters[name]), given) for name in asked))
     lines = [each for each in told if each]
@@ -28,7 +28,7 @@ async def pending_counts(client: Client, where: Target, topic: str) -> list[str]
     return lines
 
 
-async def _at_broker(client: Client, where: Target, topic: str, broker: Identity, given: Identity | None) -> str:
+async def _at_broker(client: Client, where: Target, topic: str, broker: Identity, given: Given) -> str:
     """Return a sentence on one broker's pending messages; empty if there are none."""
     try:
         found = await http_of(client, where, broker, given)

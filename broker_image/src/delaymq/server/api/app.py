@@ -9,6 +9,7 @@ from delaymq.server.api.routes import ROUTES
 from delaymq.server.api.routing import Api, add_routes
 from delaymq.server.console import add_console
 from delaymq.server.http.http_server import MAX_BODY_BYTES, HttpServer, serve
+from delaymq.server.listening import LOOPBACK
 
 if TYPE_CHECKING:
     from delaymq.server.broker_server import BrokerServer
@@ -21,4 +22,6 @@ async def broker_http(server: "BrokerServer", bound: socket.socket) -> HttpServe
     add_routes(app, Api(server), ROUTES)
     config = server.config
     own_bodies = [route.path for route in ROUTES if route.receives_body]
+    if server.inner_http_token:
+        return await serve(app, bound, LOOPBACK, server.inner_http_token, own_bodies=own_bodies)
     return await serve(app, bound, config.http_host, config.http_token, config.own_http_names, own_bodies)

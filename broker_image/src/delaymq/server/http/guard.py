@@ -24,8 +24,14 @@ READING_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 JSON: Final = "application/json"
 
 
+GROUP_PREFIX: Final = "/brokers/"
+"""Prefix of a path that a supervisor forwards to one of its broker groups; the group's name and path follow."""
+
+
 def is_open_path(path: str) -> bool:
     """Return whether a path is served without a token."""
+    if path.startswith(GROUP_PREFIX):
+        path = "/" + path.removeprefix(GROUP_PREFIX).partition("/")[2]
     return path in OPEN_PATHS or is_console_path(path)
 
 

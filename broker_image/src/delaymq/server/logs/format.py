@@ -28,23 +28,24 @@ Pairs = list[tuple[str, object]]
 
 
 class OneLine(logging.Formatter):
-    """Formats a record as one line with `render`."""
+    """Formats a record as one line with `render`, with the name of this process's broker unless it is empty."""
 
-    def __init__(self, render: Callable[[Pairs], str]) -> None:
+    def __init__(self, render: Callable[[Pairs], str], broker: str = "") -> None:
         super().__init__()
         self._render = render
+        self._broker = broker
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line without its line end."""
-        return self._render(_pairs(record))
+        return self._render(_pairs(record, self._broker))
 
 
-def formatter(log_format: str) -> logging.Formatter:
+def formatter(log_format: str, broker: str = "") -> logging.Formatter:
     """Return the formatter of `text` or `json`."""
-    return OneLine(_as_json if log_format == "json" else _as_text)
+    return OneLine(_as_json if log_format == "json" else _as_text, broker)
 
 
-def _pairs(record: logging.LogRecord) -> Pairs:
+def _pairs(record: logging.LogRecord, broker: str) -> Pairs:
     try:
         event = record.getMessage()
     except Exception as unfit:  # a wrong number of arguments must not lose the event
@@ -55,10 +56,15 @@ def _pairs(record: logging.LogRecord) -> Pairs:
         ("logger", record.name),
         ("event", _cut(event, MAX_EVENT_CHARACTERS)),
     ]
+    if broker:
+        pairs.insert(2, ("broker", broker))
     stated = getattr(record, FIELDS_ATTRIBUTE, None)
     if isinstance(stated, Mapping):
         for name, value in list(stated.items())[:MAX_FIELDS]:
-            pairs.append((f"{name}_" if name in _RESERVED else str(name), _field(value)))
+            if broker and name == "broker" and value == broker:
+                continue
+            is_taken = name in _RESERVED or (broker and name == "broker")
+            pairs.append((f"{name}_" if is_taken else str(name), _field(value)))
     if record.exc_info and record.exc_info[1] is not None:
         error = record.exc_info[1]
         pairs.append(("error", _cut(f"{type(error).__name__}: {error}", MAX_FIELD_CHARACTERS)))

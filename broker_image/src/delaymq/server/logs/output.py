@@ -25,9 +25,9 @@ _levels_set: set[str] = set()
 class LogHandler(logging.Handler):
     """Passes records to the writer thread as lines, within the limits of their loggers."""
 
-    def __init__(self, log_format: str, descriptor: int, late_s: float = LATE_S) -> None:
+    def __init__(self, log_format: str, descriptor: int, late_s: float = LATE_S, broker: str = "") -> None:
         super().__init__()
-        self.setFormatter(formatter(log_format))
+        self.setFormatter(formatter(log_format, broker))
         self._limit = LineLimit()
         self._limit_lock = threading.Lock()
         self.writer = LogWriter(descriptor, self._dropped_line, self._late_lines, late_s)
@@ -68,11 +68,14 @@ class LogHandler(logging.Handler):
         return self.format(logging.LogRecord(logger, logging.WARNING, "", 0, text, None, None))
 
 
-def start_logs(log_format: str, log_level: str) -> None:
-    """Start logging to stderr, unless a handler, such as a test's, is already installed; set the levels."""
+def start_logs(log_format: str, log_level: str, broker: str = "") -> None:
+    """Start logging to stderr, unless a handler, such as a test's, is already installed; set the levels.
+
+    With `broker`, each line has this name, because several processes write to the same stderr.
+    """
     global _started
     if _started is None and not logging.getLogger().handlers:
-        _started = LogHandler(log_format, standard_error())
+        _started = LogHandler(log_format, standard_error(), broker=broker)
         logging.getLogger().addHandler(_started)
         logging.captureWarnings(True)
         threading.excepthook = _thread_failed

@@ -16,7 +16,8 @@ from typing import Final
 
 MAX_WAITING_BYTES: Final = 1 << 20
 """Maximum buffered bytes while the log is not read."""
-WRITE_BYTES: Final = 32 * 1024
+WRITE_BYTES: Final = select.PIPE_BUF
+"""A pipe takes this many bytes in one piece, so that lines of several processes do not mix; longer lines may."""
 LATE_S: Final = 5.0
 """Time without a line after which suppressed lines are reported."""
 RETRY_S: Final = 0.05
@@ -119,9 +120,9 @@ class LogWriter:
                     self._lines.extend(line.encode(errors="backslashreplace") + b"\n" for line in self._late_lines())
                     self._waiting_bytes += sum(map(len, self._lines))
             self._is_writing = True
-            parts = []
+            parts: list[bytes] = []
             size = 0
-            while self._lines and size < WRITE_BYTES:
+            while self._lines and (not parts or size + len(self._lines[0]) <= WRITE_BYTES):
                 parts.append(self._lines.popleft())
                 size += len(parts[-1])
             self._waiting_bytes -= size

@@ -1,4 +1,4 @@
-// Requests to the broker: only JSON below /api/v1 of this origin.
+// Requests to the broker: only JSON below api/v1 of this page's address.
 
 const TOKEN_KEY = "delaymq-token";
 // Longer than any response should take, so that no screen waits indefinitely.
@@ -62,7 +62,7 @@ async function ask(path, options, signal) {
   let answer;
   let body;
   try {
-    answer = await fetch(`/api/v1/${path}`, {
+    answer = await fetch(`api/v1/${path}`, {
       ...options,
       headers,
       cache: "no-store",
