@@ -71,7 +71,10 @@ class Front:
         # A connection for each request: a group that restarts would close kept ones while they are used.
         connector = aiohttp.TCPConnector(limit=0, force_close=True)
         self._client = aiohttp.ClientSession(
-            connector=connector, auto_decompress=False, cookie_jar=aiohttp.DummyCookieJar()
+            connector=connector,
+            auto_decompress=False,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            skip_auto_headers=("Accept", "Accept-Encoding", "User-Agent"),
         )
 
     async def close(self, app: web.Application) -> None:
@@ -238,9 +241,9 @@ class Front:
                     await response.write(chunk)
                 await response.write_eof()
                 return response
-        except web.RequestPayloadError:
-            return error_response(400, "bad_request", NOT_ENCODED)
-        except (aiohttp.ClientError, TimeoutError) as error:
+        except (aiohttp.ClientError, web.RequestPayloadError, TimeoutError) as error:
+            if isinstance(request.content.exception(), web.RequestPayloadError):
+                return error_response(400, "bad_request", NOT_ENCODED)
             if response is None or not response.prepared:
                 return error_response(503, "broker_down", f"the broker does not respond ({type(error).__name__})")
             # The response is incomplete, and its end must not look like a complete one.
