@@ -2,9 +2,8 @@
 
     PYTHONPATH=e2e:broker_image/testing .venv/bin/python bench/groups.py --groups 1 2 --pairs 3
 
-One group has processor 0, and the client processor 1. Several groups have all processors, which they share with the
-client: one process for each group, on the group's processor. The client sends frames that are built once, and only
-counts the responses.
+Each group has a processor, and a client of its own on the same processor. One group is also measured with the client
+on another processor. The client sends frames that are built once, and only counts the responses.
 """
 
 from __future__ import annotations
@@ -109,8 +108,11 @@ def broker_processes(supervisor: int, groups: int) -> list[int]:
     return [found[number] for number in range(groups)]
 
 
-def measure(groups: int, seconds: float) -> tuple[float, float, float]:
-    """Return messages per second, and the processor time per message of the brokers and of the client in µs."""
+def measure(groups: int, apart: int, seconds: float) -> tuple[float, float, float]:
+    """Measure groups whose clients are `apart` processors away.
+
+    Returns messages per second, and the processor time per message of the brokers and of the client in µs.
+    """
     processors = sorted(os.sched_getaffinity(0))
     with OurCluster(config=SETTINGS, arguments=("--groups", str(groups)) if groups > 1 else ()) as cluster:
         pids = broker_processes(cluster.broker.pid, groups)
@@ -120,7 +122,7 @@ def measure(groups: int, seconds: float) -> tuple[float, float, float]:
         clients = []
         for number in range(groups):
             ours, theirs = multiprocessing.Pipe()
-            processor = processors[(number + (groups == 1)) % len(processors)]
+            processor = processors[(number + apart) % len(processors)]
             port = cluster.listen_port + number * PORT_DISTANCE
             process = multiprocessing.Process(target=generate, args=(port, processor, seconds, theirs))
             process.start()
@@ -147,15 +149,18 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=3, help="measurements of each (default 3)")
     parser.add_argument("--seconds", type=float, default=8.0, help="duration of a measurement (default 8)")
     options = parser.parse_args()
-    found: dict[int, list[tuple[float, float, float]]] = {groups: [] for groups in options.groups}
+    cases = [case for groups in options.groups for case in ([(1, 1), (1, 0)] if groups == 1 else [(groups, 0)])]
+    found: dict[tuple[int, int], list[tuple[float, float, float]]] = {case: [] for case in cases}
     for _ in range(options.pairs):
-        for groups in options.groups:
-            found[groups].append(measure(groups, options.seconds))
-            print(groups, *(f"{value:.1f}" for value in found[groups][-1]), flush=True)
-    print("| groups | messages/s | brokers, µs/message | client, µs/message |\n|---|---|---|---|")
-    for groups, rows in found.items():
+        for groups, apart in cases:
+            row = measure(groups, apart, options.seconds)
+            found[groups, apart].append(row)
+            print(groups, apart, *(f"{value:.1f}" for value in row), flush=True)
+    print("| groups | client | messages/s | brokers, µs/message | client, µs/message |\n|---|---|---|---|---|")
+    for (groups, apart), rows in found.items():
         rate, broker, client = (statistics.median(column) for column in zip(*rows, strict=True))
-        print(f"| {groups} | {rate:,.0f} | {broker:.1f} | {client:.1f} |")
+        place = "another processor" if apart else "the same processor"
+        print(f"| {groups} | {place} | {rate:,.0f} | {broker:.1f} | {client:.1f} |")
 
 
 if __name__ == "__main__":

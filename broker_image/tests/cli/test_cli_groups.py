@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from delaymq.cli.servers.groups import PORT_DISTANCE
+from delaymq.cli.servers.groups import PORT_DISTANCE, left_groups
 from delaymq.client import Client, Message, Producer, PullConsumer
+from delaymq.server.groups.merging import merged_metrics
 from delaymq_testing.cli_running import SMALL, Done, Standalone, called, command
 
 BOUND_S = 60
@@ -190,7 +191,7 @@ def test_failed_start_of_a_group_ends_all(tmp_path: Path) -> None:
     groups = Groups(tmp_path)
     folder = groups.store_path / "groups"
     folder.mkdir(parents=True)
-    (folder / "1").write_text("in the way")
+    (folder / "1").write_text("in the way")  # not data of a group
     done = command(*groups.arguments)
     assert done.returncode == 2, done.stderr
     assert "groups/1 is not a directory" in done.stderr
@@ -218,3 +219,29 @@ def test_configuration_that_cannot_be_one_of_several_groups_is_refused(
     done = called("standalone", "-c", str(config), "--store-path", str(tmp_path / "store"), "--groups", "2")
     assert (done.code, error in done.err) == (2, True), done.err
     assert not (tmp_path / "store").exists()
+
+
+def test_unused_group_is_found_by_its_data_only(tmp_path: Path) -> None:
+    folder = tmp_path / "groups"
+    assert left_groups(tmp_path, 1) == ""
+    for name in ("1", "03", "x", "12345678901"):
+        (folder / name).mkdir(parents=True)
+    (folder / "9").write_text("a file")
+    assert left_groups(tmp_path, 1) == ""
+    for name in ("1", "03", "x", "12345678901"):
+        (folder / name / "commitlog").mkdir()
+    assert f"data of group 1 in {folder}/1, " in left_groups(tmp_path, 1)
+    assert left_groups(tmp_path, 2) == ""
+
+
+def test_metrics_of_brokers_get_the_broker_as_label() -> None:
+    first = b'# HELP a A.\n# TYPE a gauge\na 1.0\n# HELP b B.\n# TYPE b counter\nb_total{t="x y{"} 2.0\n'
+    second = b'# HELP a Another text.\n# TYPE a gauge\na 3.0\n# HELP c C.\n# TYPE c gauge\nc{l="v"} NaN\n'
+    text = merged_metrics({"one": first, 'tw"o': second}, {"one": 0, 'tw"o': 2, "down": 1}).decode()
+    assert text.startswith(
+        '# HELP a A.\n# TYPE a gauge\na{broker="one"} 1.0\na{broker="tw\\"o"} 3.0\n'
+        '# HELP b B.\n# TYPE b counter\nb_total{broker="one",t="x y{"} 2.0\n'
+        '# HELP c C.\n# TYPE c gauge\nc{broker="tw\\"o",l="v"} NaN\n'
+    )
+    assert 'delaymq_broker_up{broker="down"} 0\n' in text
+    assert 'delaymq_broker_restarts_total{broker="tw\\"o"} 2\n' in text

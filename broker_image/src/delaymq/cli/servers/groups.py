@@ -7,6 +7,7 @@ are added, and after they have been removed.
 from __future__ import annotations
 
 import argparse
+import re
 from pathlib import Path
 from typing import Final
 
@@ -19,6 +20,7 @@ PORT_DISTANCE: Final = 10
 """Distance of the groups' ports: a broker has the ports 10911, 10909 (fast) and 10912 (slaves), so none collide."""
 FOLDER: Final = "groups"
 """Folder in the store of group 0 that contains the stores of the others, named by their numbers."""
+_NUMBER: Final = re.compile("[1-9][0-9]{0,8}")
 _MAX_PORT: Final = 65_535
 
 
@@ -83,8 +85,8 @@ def left_groups(store: Path, count: int) -> str:
     """Return a sentence on the highest group in `store` that `count` groups do not include; empty without one."""
     folder = store.absolute() / FOLDER
     try:
-        names = [each.name for each in folder.iterdir() if each.name.isascii() and each.name.isdigit()]
-        numbers = [int(name) for name in names if len(name) < 10 and any((folder / name).iterdir())]
+        used = [each.name for each in folder.iterdir() if each.is_dir() and any(each.iterdir())]
+        numbers = [int(name) for name in used if _NUMBER.fullmatch(name)]
     except (FileNotFoundError, NotADirectoryError):
         return ""
     except OSError as error:
