@@ -87,7 +87,7 @@ class GroupProcess:
                 self._terminate(process)
             assert process.stdin is not None
             assert process.stdout is not None
-            with contextlib.suppress(ConnectionError):  # it ended at once
+            with contextlib.suppress(ConnectionError):  # it has ended
                 process.stdin.write(self._handoff().encode())
                 await process.stdin.drain()
             process.stdin.close()

@@ -45,7 +45,7 @@ class Report:
     def send(self) -> None:
         """Write the report to standard output, which is standard error afterwards."""
         data = json.dumps(asdict(self)).encode() + b"\n"
-        os.write(sys.stdout.fileno(), data)  # a new pipe takes it at once
+        os.write(sys.stdout.fileno(), data)  # fits into a new pipe
         os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
 
 
