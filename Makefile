@@ -80,8 +80,10 @@ check-all: $(DEV)
 	env PYTHONPATH=e2e $(BIN)/python .ci/lint_prose.py
 
 check-kernels: ## rustfmt and clippy for the compiled kernels; part of check
-ifeq ($(shell command -v cargo-clippy),)
-	@echo "Not checked: the compiled kernels, because cargo or clippy is missing."
+ifeq ($(and $(shell command -v cargo-clippy),$(shell command -v cargo-fmt)),)
+	@echo "Not checked: the compiled kernels, because clippy or rustfmt is missing."
+else ifneq ($(wildcard build/kernels/not-fetched),)
+	@echo "Not checked: the compiled kernels, because their crates cannot be downloaded."
 else
 	cd broker_image/kernels && cargo fmt --check && CARGO_TARGET_DIR=../../build/kernels/target cargo clippy --locked --quiet --release -- -D warnings
 endif

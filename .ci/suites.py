@@ -17,7 +17,14 @@ LONG_ONLY = frozenset(
 """All of their tests run in `make test-long`."""
 
 NEEDS_CARGO = "compiled kernels: off (delaymq-kernels is not installed)"
-"""Reason of tests that a machine without cargo skips, because it cannot build compiled kernels."""
+"""Reason of tests that a machine skips on which compiled kernels cannot be built: without cargo, or without crates."""
+NOT_FETCHED = ROOT / "build" / "kernels" / "not-fetched"
+"""File that exists if the crates could not be downloaded."""
+
+
+def can_build_kernels() -> bool:
+    """Return whether this machine has what a build of the kernels needs."""
+    return shutil.which("cargo") is not None and not NOT_FETCHED.exists()
 
 
 def modules(root: Path = ROOT) -> set[str]:
@@ -40,7 +47,7 @@ def problems(reports: Path, wanted: Iterable[str]) -> list[str]:
         for case in cases:
             ran.add(case.get("classname", ""))
             skipped = case.find("skipped")
-            if skipped is not None and (skipped.get("message") != NEEDS_CARGO or shutil.which("cargo")):
+            if skipped is not None and (skipped.get("message") != NEEDS_CARGO or can_build_kernels()):
                 found.append(f"{case.get('classname')}.{case.get('name')} was skipped: {skipped.get('message')}")
         if not cases:
             found.append(f"suite {suite} ran no test")

@@ -33,11 +33,14 @@ def test_skipped_test_is_a_problem(reports: Path) -> None:
     assert problems(reports, []) == ["tests.test_unit.test_one was skipped: no JDK"]
 
 
-@pytest.mark.parametrize(("cargo", "count"), [(None, 0), ("/usr/bin/cargo", 1)])
-def test_tests_of_kernels_may_be_skipped_only_without_cargo(
-    reports: Path, monkeypatch: pytest.MonkeyPatch, cargo: str | None, count: int
+@pytest.mark.parametrize(("cargo", "is_fetched", "count"), [(None, True, 0), ("/cargo", True, 1), ("/cargo", False, 0)])
+def test_tests_of_kernels_may_be_skipped_only_where_no_build_is_possible(
+    reports: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, cargo: str | None, is_fetched: bool, count: int
 ) -> None:
     monkeypatch.setattr("shutil.which", lambda name: cargo)
+    monkeypatch.setattr("suites.NOT_FETCHED", tmp_path / "not-fetched")
+    if not is_fetched:
+        (tmp_path / "not-fetched").touch()
     write(reports, "unit", CASE.format(name="tests.test_unit", inside=f'<skipped message="{NEEDS_CARGO}"/>'))
     assert len(problems(reports, [])) == count
 

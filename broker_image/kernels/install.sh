@@ -3,7 +3,8 @@
 # STAMP is a file that is created unless the build fails, so that make tries again.
 #
 # If cargo is missing or the build fails, DelayMQ works without them, and one line says so. With CI=true, a failed build is
-# an error. BUILD_FOLDER (build/kernels) receives all files of the build.
+# an error, but a failed download of the crates is not: the file `not-fetched` then excuses the tests that need them.
+# BUILD_FOLDER (build/kernels) receives all files of the build.
 set -u
 bin=$1
 stamp=$2
@@ -12,6 +13,7 @@ folder=${BUILD_FOLDER:-build/kernels}
 mkdir -p "$folder"
 folder=$(cd "$folder" && pwd)
 log=$folder/build.log
+rm -f "$folder/not-fetched"
 
 build() {
     rm -rf "$folder/wheel" &&
@@ -25,6 +27,10 @@ build() {
 if ! command -v cargo > /dev/null; then
     echo "Compiled kernels: not installed, because cargo is missing; DelayMQ works without them (docs/kernels.md)"
     touch "$stamp"
+elif ! cargo fetch --locked --quiet --manifest-path "$here/Cargo.toml" > "$log" 2>&1; then
+    "$bin/pip" uninstall --disable-pip-version-check -q -y delaymq-kernels > /dev/null 2>&1
+    echo "Compiled kernels: not installed, because their crates cannot be downloaded ($log); DelayMQ works without them"
+    touch "$folder/not-fetched"
 elif build > "$log" 2>&1; then
     echo "Compiled kernels: installed"
     touch "$stamp"

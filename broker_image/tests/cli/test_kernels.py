@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import os
-import shutil
 import sys
 from types import SimpleNamespace
 
@@ -55,8 +53,3 @@ def test_unusable_package_is_not_used_and_the_reason_is_stated(
     monkeypatch: pytest.MonkeyPatch, package: object, reason: str
 ) -> None:
     assert load_with(monkeypatch, package) == (None, reason)
-
-
-def test_ci_runs_with_compiled_kernels_if_cargo_is_present() -> None:
-    is_required = os.environ.get("CI") == "true" and shutil.which("cargo") is not None
-    assert kernels.IS_COMPILED or not is_required, kernels.ABOUT
