@@ -66,7 +66,7 @@ class Recorded:
         self.recorder = Recorder()
         broker = harness.broker
         dispatcher = broker.store._dispatcher
-        dispatcher.observed_by([*dispatcher._observers, self.recorder])
+        dispatcher.observed_by([*dispatcher.observers, self.recorder])
         broker.on_arrival = lambda *arrival: self.arrivals.append(arrival)
         broker._arrivals.property_interest = {("Orders", 1)}
 

@@ -14,13 +14,18 @@ from delaymq import kernels
 from delaymq.broker.broker import Broker
 from delaymq.broker.opening import open_broker
 from delaymq.message import names
+from delaymq.message.errors import NewerFormError
 from delaymq.message.record import MESSAGE_MAGIC
 from delaymq.protocol.codes import RequestCode
+from delaymq.store.errors import StoreError
 from delaymq.store.recovery import plain_scan
 from delaymq_testing.broker.batches import random_batch
+from delaymq_testing.broker.followers import Follower
 from delaymq_testing.broker.harness import FakeSession, Harness, made, send_fields
 from delaymq_testing.repetitions import FUZZ_INPUTS, SEED
 from delaymq_testing.store.log_scanner import LogScanner
+from delaymq_testing.store.raw_logs import log_of
+from delaymq_testing.store.small_stores import flush
 
 NEEDS_KERNELS = pytest.mark.skipif(not kernels.IS_COMPILED, reason=f"compiled kernels: {kernels.ABOUT}")
 TOPICS = (names.SCHEDULE_TOPIC, names.TIMER_TOPIC, names.HALF_TOPIC, "Bills")
@@ -89,6 +94,19 @@ STATES: dict[str, Callable[[Path, Random], None]] = {
 }
 
 
+def counted_advances(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return a list that receives the number of records of each scan."""
+    advanced: list[int] = []
+    advance = plain_scan.PlainScan.advance
+
+    def counted(*given: Any) -> int:
+        advanced.append(advance(*given))
+        return advanced[-1]
+
+    monkeypatch.setattr(plain_scan.PlainScan, "advance", counted)
+    return advanced
+
+
 def recovered(harness: Harness) -> dict[str, Any]:
     """Open a broker; everything that the recovery found."""
     harness.broker = broker = _open(harness)
@@ -127,14 +145,7 @@ def test_recovery_with_kernels_has_the_result_of_a_recovery_without(
     STATES[state](root, chance)
     copy = tmp_path / "copy"
     shutil.copytree(root, copy)
-    advanced: list[int] = []
-    advance = plain_scan.PlainScan.advance
-
-    def counted(*given: Any) -> int:
-        advanced.append(advance(*given))
-        return advanced[-1]
-
-    monkeypatch.setattr(plain_scan.PlainScan, "advance", counted)
+    advanced = counted_advances(monkeypatch)
     with_kernels = recovered(harness)
     assert sum(advanced) > 50
     shutil.rmtree(root)
@@ -143,6 +154,84 @@ def test_recovery_with_kernels_has_the_result_of_a_recovery_without(
     without = recovered(harness)
     for part in without:
         assert with_kernels[part] == without[part], part
+
+
+def received(folder: Path, harness: Harness, log: bytes, chance: Random) -> dict[str, Any]:
+    """Let a replica receive a log in random pieces, and return everything that it derived."""
+    follower = Follower(folder, harness.clock, max_index_num=2_000, mapped_file_size_commit_log=256 * 1024)
+    broker = follower.broker
+    arrived: list[tuple[object, ...]] = []
+    arrivals = broker._arrivals
+    arrivals.on_arrival = lambda *place: arrived.append(place)
+    arrivals.property_interest = {("Bills", 0): 1}
+    follower.receive(log, len(log), chance)
+    arrivals.announce(len(log))
+    flush(broker.store)
+    assert broker.following is not None
+    broker.following.decide()
+    root = follower.path / "store"
+    paths = [path for part in ("commitlog", "consumequeue", "index") for path in (root / part).rglob("*")]
+    found = {
+        "end": (broker.store.end_offset, broker.store.last_offset, broker.store.last_store_timestamp_ms),
+        "refused": broker.store._dispatcher.refused_entries,
+        "queues": sorted((*key, *broker.store.stored_bounds(*key)) for key in broker.store.queues()),
+        "schedule": broker.delivery.state(),
+        "half messages": broker.transactions.ledger.state(),
+        "arrivals": sorted(map(str, arrived)),
+    }
+    broker.close()
+    return found | {"files": {str(path.relative_to(root)): path.read_bytes() for path in paths if path.is_file()}}
+
+
+@NEEDS_KERNELS
+@pytest.mark.parametrize("run", range(3))
+def test_replica_with_kernels_derives_what_one_without_derives(
+    open_harness: Callable[..., Harness], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, run: int
+) -> None:
+    chance = Random(f"{SEED} {run}")
+    harness = open_harness(mapped_file_size_commit_log=256 * 1024)
+    fill(harness, chance)
+    log, seed = log_of(harness.broker.store), chance.random()
+    plain = counted_advances(monkeypatch)
+    with_kernels = received(tmp_path, harness, log, Random(seed))
+    assert sum(plain) > 50
+    monkeypatch.setattr(plain_scan, "_log_scanner", None)
+    count = len(plain)
+    without = received(tmp_path, harness, log, Random(seed))
+    assert len(plain) == count
+    for part in without:
+        assert with_kernels[part] == without[part], part
+
+
+@NEEDS_KERNELS
+def test_replica_with_kernels_refuses_what_one_without_refuses(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    chance = Random(SEED)
+    fill(harness, chance)
+    log = log_of(harness.broker.store)
+    followers = []
+    for compiled in (plain_scan._log_scanner, None):
+        monkeypatch.setattr(plain_scan, "_log_scanner", compiled)
+        followers.append(Follower(tmp_path, harness.clock))
+        store = followers[-1].broker.store
+        store.append_raw(0, log[:3_000])
+        store.forget_received()
+    start, refused = store.end_offset, 0
+    for _ in range(300):
+        data = bytearray(log[start : start + chance.choice([400, 4_000, 20_000])])
+        for _ in range(chance.choice([1, 1, 2])):
+            data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
+        outcomes = []
+        for follower in followers:
+            try:
+                follower.broker.store._receiver._verify(memoryview(data), start)
+                outcomes.append("")
+            except (StoreError, NewerFormError) as error:
+                outcomes.append(str(error))
+        assert outcomes[0] == outcomes[1]
+        refused += bool(outcomes[0])
+    assert 50 < refused < 300
 
 
 def pieces(harness: Harness, chance: Random) -> bytes:

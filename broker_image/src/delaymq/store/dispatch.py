@@ -89,7 +89,7 @@ class Dispatcher:
         self._queues = queues
         self._index = index
         self._watch: Callable[[], object] | None = None
-        self._observers: Sequence[LiveObserver] = ()
+        self.observers: Sequence[LiveObserver] = ()
         self.observed_by(observers)
         self.levels = levels
         self.deleted_topics: dict[str, int] = {}
@@ -99,7 +99,7 @@ class Dispatcher:
 
     def observed_by(self, observers: Sequence[LiveObserver]) -> None:
         """Replace the observers."""
-        self._observers = observers
+        self.observers = observers
         self._observing: list[Callable[[Dispatched], object]] = [observer.dispatch for observer in observers]
         if (watch := self._watch) is not None:
             self._observing.append(lambda record: watch())
@@ -114,7 +114,7 @@ class Dispatcher:
     def watch(self, function: Callable[[], object] | None) -> None:
         """Set a function to call after the observers have received a record or a run, without state; None: none."""
         self._watch = function
-        self.observed_by(self._observers)
+        self.observed_by(self.observers)
 
     def dispatch(self, record: Dispatched) -> None:
         """Add a record's queue entry and its keys, then pass it to each observer."""
@@ -167,6 +167,24 @@ class Dispatcher:
             for receive in self._receiving_each:
                 for record in records:
                     receive(record)
+        if self._watch is not None:
+            self._watch()
+
+    def receive_plain(self, stretches: Sequence[Stretch], keys: bytes, data: memoryview, physical_offset: int) -> None:
+        """Add the queue entries and keys of plain records, and pass them to the observers that receive runs.
+
+        `data`, which begins at the physical offset, contains the records. The others must ignore plain records.
+        """
+        for stretch in stretches:
+            self.put_stretch(stretch, -1)
+            run = PlainRun(
+                stretch.topic, stretch.queue_id, stretch.queue_offset, physical_offset, 0, stretch.records, data,
+                stretch.entries, b"", "",
+            )  # fmt: skip
+            for receive_run in self._receiving_runs:
+                receive_run(run)
+        if self._index is not None:
+            self._index.put_keys(keys)
         if self._watch is not None:
             self._watch()
 

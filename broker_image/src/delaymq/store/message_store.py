@@ -81,7 +81,7 @@ class MessageStore(LogAppender):
         snapshot_end = log.end_offset if report.snapshot_used else 0
         self._snapshots = Snapshotter(files, path, log, queues, index, observers, snapshot_end)
         self._read_only: ReadOnlyFiles | None = None
-        self._receiver = LogReceiver(log, queues, dispatcher)
+        self._receiver = LogReceiver(log, queues, dispatcher, index)
         self._replicated = WITHOUT_REPLICAS
         self.deletions = Deletions(self.own_files, log, queues, dispatcher, self._snapshots)
 

@@ -29,10 +29,11 @@ class PlainRun(NamedTuple):
     queue_offset: int
     """Queue offset of the first message."""
     physical_offset: int
-    """Physical offset of the first record; the others follow without gaps."""
+    """Physical offset of the first byte of `records`."""
     store_timestamp_ms: int
     messages: int
-    records: bytes
+    records: bytes | memoryview
+    """The records, without gaps when they were appended here; received ones may have others between them."""
     entries: bytes
     """Entries of the consume queue."""
     keys: bytes

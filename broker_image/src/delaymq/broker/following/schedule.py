@@ -25,6 +25,8 @@ class FollowedSchedule:
     """
 
     name = Replay.name
+    concerned_topics = Replay.concerned_topics
+    concerned_properties = Replay.concerned_properties
 
     def __init__(self, store: MessageStore, delivery: Delivery, replay: Replay, decide: Callable[[], None]) -> None:
         """`decide` is called before each snapshot, so that other observers also decide what they deferred."""

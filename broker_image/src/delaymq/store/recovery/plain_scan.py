@@ -99,27 +99,47 @@ def scan_for_replay(
     receive: Callable[[list[Stretch], bytes], None], latest_ms: Callable[[], int], observers: Sequence[object]
 ) -> PlainScan | None:
     """Return the scan of a replay; None without compiled kernels, or if an observer needs every record."""
-    if _log_scanner is None:
+    concerned = _concerned(observers)
+    if concerned is None:
         return None
+    scanner = _log_scanner(*concerned, [], False, True)
+    return PlainScan(scanner=scanner, receive=receive, latest_ms=latest_ms)
+
+
+def scanner_for(observers: Sequence[object]) -> Scanner | None:
+    """Return a scanner of received records; None without compiled kernels, or if an observer needs every record."""
+    concerned = _concerned(observers)
+    return None if concerned is None else _log_scanner(*concerned, [], True, True)
+
+
+def _concerned(observers: Sequence[object]) -> tuple[list[str], list[str]] | None:
+    """Return the topics and the names of properties of records that are not plain; None as `scanner_for`."""
     topics, properties = set(DELAYED_TOPICS), {names.DELAY_SCHEDULE_ID}
     for observer in observers:
         if not isinstance(observer, IgnoresPlain):
             return None
         topics.update(observer.concerned_topics)
         properties.update(observer.concerned_properties)
-    scanner = _log_scanner(sorted(topics), sorted(properties), [], False, True)
-    return PlainScan(scanner=scanner, receive=receive, latest_ms=latest_ms)
+    return None if _log_scanner is None else (sorted(topics), sorted(properties))
 
 
 def walk(
-    data: mmap | memoryview, base: int, at: ScanPosition, take: HeadTaker, plain: PlainScan | None, *, check_crc: bool
+    data: mmap | memoryview,
+    base: int,
+    at: ScanPosition,
+    take: HeadTaker,
+    plain: PlainScan | None,
+    *,
+    check_crc: bool,
+    single: int = 1,
 ) -> bool:
-    """Walk like `walk_segment`, but let `plain`, if it is given, read the plain records. The first one is not among
-    them: an observer may need to know where the walk begins."""
+    """Walk like `walk_segment`, but let `plain`, if it is given, read the plain records.
+
+    The first `single` records are not among them: an observer may need to know where a segment begins.
+    """
     if plain is None:
         return bool(walk_segment(data, base, at, take, check_crc=check_crc))
-    single = 1
     while (is_complete := walk_segment(data, base, at, take, check_crc=check_crc, most=single)) is None:
         found = plain.advance(data, base, at)
-        single = 1 if found >= _WORTHWHILE_RECORDS else min(2 * single, _MOST_SINGLE_RECORDS)
+        single = 1 if found >= _WORTHWHILE_RECORDS else min(max(2 * single, 1), _MOST_SINGLE_RECORDS)
     return is_complete

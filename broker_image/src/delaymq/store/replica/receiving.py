@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Final, NamedTuple, TypeAlias
 
 from delaymq.message.flags import TRANSACTION_COMMIT, TRANSACTION_MASK
 from delaymq.message.record import BLANK_BYTES, BLANK_MAGIC, FIXED_BYTES, MESSAGE_MAGIC, SIZE_AND_MAGIC
@@ -10,11 +12,27 @@ from delaymq.store.commit_log import CommitLog
 from delaymq.store.consume_queue import MAX_GAP_ENTRIES, ConsumeQueues
 from delaymq.store.dispatch import Dispatcher
 from delaymq.store.errors import DamagedRecordError, WrongOffsetError
-from delaymq.store.model import Dispatched
-from delaymq.store.recovery.log_scan import ScanPosition, scan_segment
+from delaymq.store.index.key_index import KeyIndex
+from delaymq.store.model import Dispatched, LiveObserver
+from delaymq.store.plain_runs import Stretch
+from delaymq.store.recovery.log_scan import ScanPosition, decoding
+from delaymq.store.recovery.plain_scan import MAX_MS, PlainScan, Scanner, scanner_for, walk
 
 _PAGE_BYTES: Final = 4_096
 _ZEROED_AT_ONCE: Final = 1 << 20
+
+
+class _Plain(NamedTuple):
+    """Plain records that a compiled kernel has read."""
+
+    stretches: list[Stretch]
+    keys: bytes
+    records: int
+    at: ScanPosition
+    """Position behind the last one."""
+
+
+_Records: TypeAlias = "_Plain | list[Dispatched]"
 
 
 class _Part(NamedTuple):
@@ -22,7 +40,7 @@ class _Part(NamedTuple):
 
     offset: int
     data: memoryview
-    records: list[Dispatched]
+    records: list[_Records]
     """Its records; none if it is the complete rest of a segment, behind the last record."""
 
 
@@ -34,10 +52,16 @@ class LogReceiver:
     it until then.
     """
 
-    def __init__(self, log: CommitLog, queues: ConsumeQueues, dispatcher: Dispatcher) -> None:
+    def __init__(
+        self, log: CommitLog, queues: ConsumeQueues, dispatcher: Dispatcher, index: KeyIndex | None = None
+    ) -> None:
         self._log = log
         self._queues = queues
         self._dispatcher = dispatcher
+        self._index = index
+        self._scanner: Scanner | None = None
+        self._observers: Sequence[LiveObserver] | None = None
+        """Observers for which `_scanner` was made."""
         self._rest = bytearray()
         """Beginning of the record, or head of the padding, at the log's end."""
         self._padding_bytes = 0
@@ -138,35 +162,69 @@ class LogReceiver:
             left = self._log.segment_end - self._log.end_offset
         return len(data) >= BLANK_BYTES and SIZE_AND_MAGIC.unpack_from(data) == (left, BLANK_MAGIC)
 
-    def _decode(self, run: memoryview, offset: int) -> list[Dispatched]:
+    def _decode(self, run: memoryview, offset: int) -> list[_Records]:
         """Return the records of `run`, which contains no part of a record. DamagedRecordError, NewerFormError."""
         # Whether properties were torn depends on the pages of the file.
-        before = offset % self._log.file_bytes % _PAGE_BYTES
+        position = offset % self._log.file_bytes
+        before = position % _PAGE_BYTES
         at = ScanPosition(offset)
-        records: list[Dispatched] = []
+        found: list[_Records] = []
+        single: list[Dispatched] = []
+
+        def end_single() -> None:
+            if single:
+                found.append(single.copy())
+                single.clear()
+
+        def receive(stretches: list[Stretch], keys: bytes) -> None:
+            end_single()
+            found.append(_Plain(stretches, keys, sum(each.records for each in stretches), replace(at)))
+
         data = memoryview(bytes(before) + run) if before else run
-        if not scan_segment(data, offset - before, at, self._dispatcher.levels, records.append, check_crc=True):
+        take = decoding(self._dispatcher.levels, single.append)
+        plain, first = self._plain_scan(receive), 0 if position else 1
+        if not walk(data, offset - before, at, take, plain, check_crc=True, single=first):
             raise DamagedRecordError(
                 f"the record at offset {at.offset} is damaged: check the log of the sender with `delaymq store verify`"
             )
-        for record in records:
-            self._check_queue_offset(record, len(records))
-        return records
+        end_single()
+        self._check_queue_offsets(found)
+        return found
 
-    def _check_queue_offset(self, record: Dispatched, others: int) -> None:
+    def _plain_scan(self, receive: Callable[[list[Stretch], bytes], None]) -> PlainScan | None:
+        observers, index = self._dispatcher.observers, self._index
+        if self._observers is not observers:
+            self._observers, self._scanner = observers, scanner_for(observers)
+        if self._scanner is None:
+            return None
+        latest_ms = (lambda: MAX_MS) if index is None else (lambda: index.latest_ms)
+        return PlainScan(scanner=self._scanner, receive=receive, latest_ms=latest_ms)
+
+    def _check_queue_offsets(self, found: list[_Records]) -> None:
+        others = sum(each.records if isinstance(each, _Plain) else len(each) for each in found)
+        for each in found:
+            if isinstance(each, _Plain):
+                for topic, queue_id, number, count, first_at, last_at, _ in each.stretches:
+                    # In between, queue offsets rise by 1, and physical offsets by more.
+                    self._check_queue_offset(topic, queue_id, number, first_at, others)
+                    self._check_queue_offset(topic, queue_id, number + count - 1, last_at, others)
+                continue
+            for record in each:
+                if record.sys_flag & TRANSACTION_MASK in (0, TRANSACTION_COMMIT):
+                    place = record.topic, record.queue_id, record.queue_offset, record.physical_offset
+                    self._check_queue_offset(*place, others)
+
+    def _check_queue_offset(self, topic: str, queue_id: int, number: int, physical_offset: int, others: int) -> None:
         """Raise DamagedRecordError for a queue offset that recovery would not believe either."""
-        if record.sys_flag & TRANSACTION_MASK not in (0, TRANSACTION_COMMIT):
-            return
-        number = record.queue_offset
-        queue = self._queues.table.get((record.topic, record.queue_id))
+        queue = self._queues.table.get((topic, queue_id))
         if queue is not None:
             highest = queue.max_number + others + max(MAX_GAP_ENTRIES, self._queues.file_entries)
         else:
-            highest = record.physical_offset // FIXED_BYTES  # each earlier message occupied log space
+            highest = physical_offset // FIXED_BYTES  # each earlier message occupied log space
         if not 0 <= number <= highest:
             raise DamagedRecordError(
-                f"the record at offset {record.physical_offset} states queue offset {number}, which queue"
-                f" {record.topic}/{record.queue_id} cannot have yet: check the log of the sender"
+                f"the record at offset {physical_offset} states queue offset {number}, which queue {topic}/{queue_id}"
+                " cannot have yet: check the log of the sender"
             )
 
     # -- appending ------------------------------------------------------------------------------------------------
@@ -187,14 +245,21 @@ class LogReceiver:
         self._keep(rest)
 
     def _append(self, part: _Part) -> None:
-        log, dispatch = self._log, self._dispatcher.dispatch
+        log, dispatcher = self._log, self._dispatcher
         at = part.offset - log.segment_base
         log.mapping[at : at + len(part.data)] = part.data
-        for record in part.records:
-            log.end_offset = record.physical_offset + record.size
-            log.last_offset, log.last_crc = record.physical_offset, record.body_crc
-            log.last_store_timestamp_ms = record.store_timestamp_ms
-            dispatch(record)
+        for found in part.records:
+            if isinstance(found, _Plain):
+                log.end_offset = found.at.offset
+                log.last_offset, log.last_crc = found.at.last_offset, found.at.last_crc
+                log.last_store_timestamp_ms = found.at.last_store_timestamp_ms
+                dispatcher.receive_plain(found.stretches, found.keys, part.data, part.offset)
+                continue
+            for record in found:
+                log.end_offset = record.physical_offset + record.size
+                log.last_offset, log.last_crc = record.physical_offset, record.body_crc
+                log.last_store_timestamp_ms = record.store_timestamp_ms
+                dispatcher.dispatch(record)
 
     def _keep(self, rest: memoryview) -> None:
         """Keep an incomplete record, or write the beginning of padding."""
