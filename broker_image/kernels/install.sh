@@ -31,6 +31,9 @@ elif ! cargo fetch --locked --quiet --manifest-path "$here/Cargo.toml" > "$log" 
     "$bin/pip" uninstall --disable-pip-version-check -q -y delaymq-kernels > /dev/null 2>&1
     echo "Compiled kernels: not installed, because their crates cannot be downloaded ($log); DelayMQ works without them"
     touch "$folder/not-fetched"
+    if [ "${CI:-}" = true ]; then
+        touch "$stamp" # each further attempt could take minutes
+    fi
 elif build > "$log" 2>&1; then
     echo "Compiled kernels: installed"
     touch "$stamp"
