@@ -111,7 +111,7 @@ class BrokerServer:
         if ports.ha is not None:
             broker.ha_port = port_of(ports.ha)
             self.plain_slaves = PlainSlaves(broker.store, lambda: broker.config, ports.ha)
-        self._redirection = Redirection(reply, lambda: broker.replica_refusal)
+        self._redirection = Redirection()
         self._held: HeldRequests | None = None
         """Requests that arrive while another member takes over."""
         self._ports = ports

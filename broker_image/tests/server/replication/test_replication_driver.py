@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any, cast
 
 from delaymq.message.errors import NewerFormError
@@ -56,6 +57,9 @@ class StatedStore:
 
     def forget_received(self) -> None:
         pass
+
+    def disk_state(self) -> SimpleNamespace:
+        return SimpleNamespace(writes_refused=False)
 
     def append_raw(self, start: int, data: bytes) -> None:
         if self.error is not None:

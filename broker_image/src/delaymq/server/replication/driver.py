@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 TICK_S: Final = 0.1
 DETACH_TIMEOUT_S: Final = 10.0
 RETRY_WRITE_S: Final = 1.0
-REPORT_S: Final = 0.002
+REPORT_S: Final = 0.005
 """Shortest time between reports of the log's end while no response waits for replicas (ASYNC_MASTER)."""
 _FREQUENT: Final = (Appended, Flushed, Received)
 """Events that change no set of members."""
