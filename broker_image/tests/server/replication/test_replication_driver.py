@@ -229,18 +229,16 @@ def test_bytes_behind_a_file_that_cannot_be_written_are_bounded() -> None:
 def test_growth_is_reported_once_per_pause_if_no_response_waits_for_replicas() -> None:
     async def check(rig: Rig) -> None:
         rig.member.settings = Settings(waits_for_replicas=False)
-        iterations = 0
         began = time.monotonic()
         while time.monotonic() < began + 20 * REPORT_S:
             rig.store.end_offset += 10
             rig.driver.grown()
-            iterations += 1
             await asyncio.sleep(0)
         end = rig.store.end_offset
         await until(lambda: rig.member.log.end == end)
         reports = [event for event in rig.member.events if isinstance(event, Appended)]
         pauses = (time.monotonic() - began) / REPORT_S
-        assert 1 < len(reports) <= min(pauses + 1, iterations)
+        assert 1 < len(reports) <= 2 * pauses, "timers may fire a little early"
 
     driven(check)
 
