@@ -53,7 +53,7 @@ class MemberServer:
 
         options = {"on_event": self.events.append, "tls": tls, "jitter": lambda: 1.0} | options
         self.links = Links(self.identity, members, GroupSecret(str(self.secret_file)), **options)
-        self.server.links = self.links
+        self.server.use_links(self.links)
         await self.server.start()
         self.links.start()
         return self.links

@@ -181,7 +181,7 @@ class BrokerServer:
         self.flushing.start()
         self.background.start()
         if self.replica is not None:
-            self.links = self.replica.links
+            self.use_links(self.replica.links)
             await self.replica.start()
         elif self.plain_slave is not None:
             self.plain_slave.start()
@@ -192,6 +192,11 @@ class BrokerServer:
             module = await load("delaymq.server.api.app")
             self._http = await module.broker_http(self, self._ports.http)
         self.flow.begin()
+
+    def use_links(self, links: Links) -> None:
+        """Accept links of other members of the group."""
+        self.links = links
+        self.sessions.admit_links(self._on_commands)
 
     def lead(self, epoch: int = 0, tokens: tuple[str, ...] = ()) -> None:
         """Deliver delayed messages, register with the NameServers, and accept plain slaves.
@@ -393,7 +398,8 @@ class BrokerServer:
         if self.links is None:
             reply(session, command, refusal(command.code))
         else:
-            session.is_link = self.links.handle(session.connection, command)
+            if self.links.handle(session.connection, command):
+                self.sessions.linked(session)
 
     def _hand_over(self, now_ms: int, budget: int) -> int:
         count = self.broker.hand_over(now_ms, budget)

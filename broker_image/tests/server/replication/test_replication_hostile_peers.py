@@ -14,6 +14,8 @@ from delaymq.replication.messages import Frame
 from delaymq.server.replication import link
 from delaymq.server.replication.handshake import Connecting, Identity, LinkError
 from delaymq.server.replication.message_codec import encode_message
+from delaymq.server.requests import sessions
+from delaymq.transport import ConnectionClosedError
 from delaymq_testing.linked_members import GROUP, SECRET, ForeignPeer, MemberServer, ack, group, linked
 from delaymq_testing.running_server import HOST, BrokerPeer, run, until
 
@@ -84,6 +86,54 @@ def test_connection_storm_without_proofs_leaves_nothing_behind(tmp_path: Path) -
             assert a.links.rejected == {"proof": 50}
             assert a.received("b") == []
             assert linked(a, b)
+
+    run(scenario)
+
+
+def test_members_reconnect_although_clients_use_all_connections(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with group(tmp_path, "a", "b", max_connections=8) as (a, b):
+            assert b.links is not None
+            clients = [await BrokerPeer.connect(a.server.port) for _ in range(8)]
+            assert not (await clients[-1].send("T")).code, "links count towards the limit"
+            for round_ in range(3):
+                storm = [socket.create_connection((HOST, a.server.port)) for _ in range(3 * sessions.LINK_ROOM)]
+                b.links.disconnect("a", f"reconnect {round_}")
+                await until(lambda: a.links is not None and not a.links.receives_from("b"))
+                await until(lambda: linked(a, b))
+                for stranger in storm:
+                    stranger.close()
+            refused = await BrokerPeer.connect(a.server.port)
+            with pytest.raises(ConnectionClosedError):
+                await refused.send("T")
+            assert not clients[0].connection.closing
+            await until(lambda: len(a.server.sessions) == len(clients) + 1)
+            clients.pop().connection.close()
+            await until(lambda: len(a.server.sessions) == len(clients) + 1)
+            again = await BrokerPeer.connect(a.server.port)
+            assert not (await again.send("T")).code
+            for each in (*clients, again):
+                each.connection.close()
+
+    run(scenario)
+
+
+def test_connections_beyond_the_limits_end_if_they_prove_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sessions, "LINK_TIMEOUT_S", 0.1)
+
+    async def scenario() -> None:
+        async with group(tmp_path, "a", "b", max_connections=1) as (a, _):
+            only = await BrokerPeer.connect(a.server.port)
+            silent = await BrokerPeer.connect(a.server.port)
+            await until(lambda: silent.connection.closing)
+            stranger = await ForeignPeer.connect(a.server.port)
+            await stranger.hello(Connecting(STRANGER, "a", b"no secret"))
+            await stranger.ended()
+            assert a.server.sessions.refused == 2
+            assert not only.connection.closing
+            only.connection.close()
 
     run(scenario)
 

@@ -5,9 +5,11 @@ import logging
 import sys
 from collections import Counter
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 from delaymq.clock import now_ms
+from delaymq.protocol.codes import LINK_CODES
+from delaymq.protocol.command import Command
 from delaymq.server.requests.client_session import ClientSession
 from delaymq.throttled_log import ThrottledLogger
 from delaymq.transport import ConnectionLimits, RemotingConnection
@@ -16,6 +18,10 @@ SERVER_LIMITS: Final = ConnectionLimits(read_while_behind=False)
 SWEEPS_PER_TIMEOUT: Final = 4
 """Checks of a connection per idle timeout, so that it is closed at most a quarter too late."""
 DRAIN_STEP_S: Final = 0.005
+LINK_ROOM: Final = 16
+"""Connections beyond the limits that may prove to be links of members of the group."""
+LINK_TIMEOUT_S: Final = 5.0
+"""Time for this proof."""
 
 _logger = logging.getLogger(__name__)
 _throttled = ThrottledLogger(_logger, now_ms)
@@ -45,6 +51,12 @@ class Sessions:
         self._idle_s = idle_ms / 1000
         self._on_closed = on_closed
         self._sessions: dict[int, ClientSession] = {}
+        self._links = 0
+        """Number of connections that are links of members, to which the limits do not apply."""
+        self._on_link: Callable[[Any, list[Command]], None] | None = None
+        self._unproven: dict[int, str] = {}
+        """Connections beyond the limits, oldest first, with the reasons for which they are closed if they are no links.
+        """
         self._sweep_timer: asyncio.TimerHandle | None = None
         self._reading_stopped = False
 
@@ -56,29 +68,75 @@ class Sessions:
         loop = asyncio.get_running_loop()
         self._sweep_timer = loop.call_later(self._idle_s / SWEEPS_PER_TIMEOUT, self._sweep)
 
+    def admit_links(self, on_link: Callable[[Any, list[Command]], None]) -> None:
+        """Let members of the group connect although a limit is reached. `on_link` receives their first requests.
+
+        Clients could otherwise use all connections, so that a replica that lost its own could not return.
+        """
+        self._on_link = on_link
+
     def opened(self, connection: RemotingConnection) -> None:
         """Accept a new connection, or close it if there are too many."""
-        peer = connection.remote_address
-        address = peer.rpartition(":")[0]
-        if len(self._sessions) >= self._max_connections:
-            text = "closed the connection of %s: there are %d connections already (maxConnections)"
-            _throttled.warning(text, peer, len(self._sessions), peer=peer)
-        elif 0 < self._max_per_address <= self._by_address[address]:
-            text = "closed the connection of %s: its address has %d connections already (maxConnectionsPerAddress)"
-            _throttled.warning(text, peer, self._by_address[address], peer=peer)
-        elif connection.descriptor >= self.descriptor_end:
-            text = (
-                "closed the connection of %s: the limit on open files allows no more connections than %d (ulimit -Hn)"
-            )
-            _throttled.warning(text, peer, len(self._sessions), peer=peer)
+        reason = self._excess(connection)
+        if not reason:
+            self._take(connection)
+        elif self._on_link is None:
+            self._close_excess(connection, reason)
         else:
-            self._take(connection, address)
-            return
+            self._await_proof(connection, reason)
+
+    def _excess(self, connection: RemotingConnection) -> str:
+        """Return why there are too many connections; empty if there are not."""
+        count, of_address = len(self._sessions) - self._links, self._by_address[_host(connection.remote_address)]
+        if count >= self._max_connections:
+            return f"there are {count} connections already (maxConnections)"
+        if 0 < self._max_per_address <= of_address:
+            return f"its address has {of_address} connections already (maxConnectionsPerAddress)"
+        if connection.descriptor >= self.descriptor_end:
+            return f"the limit on open files allows no more connections than {count} (ulimit -Hn)"
+        return ""
+
+    def _close_excess(self, connection: RemotingConnection, reason: str) -> None:
+        peer = connection.remote_address
+        _throttled.warning("closed the connection of %s: %s", peer, reason, peer=peer)
         self.refused += 1
         connection.abort()
 
-    def _take(self, connection: RemotingConnection, address: str) -> None:
-        self._by_address[address] += 1
+    def _await_proof(self, connection: RemotingConnection, reason: str) -> None:
+        """Take a connection beyond the limits, which must prove to be a link before too many others try the same."""
+        if len(self._unproven) >= LINK_ROOM:
+            self._end_unproven(next(iter(self._unproven)))
+        self._unproven[connection.id] = reason
+        self._take(connection)
+        connection.pass_requests_to(self._only_links)
+        asyncio.get_running_loop().call_later(LINK_TIMEOUT_S, self._end_unproven, connection.id)
+
+    def _only_links(self, connection: RemotingConnection, commands: list[Command]) -> None:
+        if self._on_link is not None and all(command.code in LINK_CODES for command in commands):
+            self._on_link(connection, commands)
+        else:
+            self._end_unproven(connection.id)
+
+    def _end_unproven(self, session_id: int) -> None:
+        reason = self._unproven.pop(session_id, "")
+        if reason:
+            self._close_excess(self._sessions[session_id].connection, reason)
+
+    def linked(self, session: ClientSession) -> None:
+        """Note that a connection has proven to be a link of a member."""
+        self._uncount(session.remote_address)
+        session.is_link = True
+        self._links += 1
+        self._unproven.pop(session.id, None)
+
+    def _uncount(self, remote_address: str) -> None:
+        host = _host(remote_address)
+        self._by_address[host] -= 1
+        if self._by_address[host] <= 0:
+            del self._by_address[host]
+
+    def _take(self, connection: RemotingConnection) -> None:
+        self._by_address[_host(connection.remote_address)] += 1
         session = ClientSession(connection)
         connection.session = session
         self._sessions[session.id] = session
@@ -89,10 +147,11 @@ class Sessions:
         """Remove a closed connection."""
         session = self._sessions.pop(connection.id, None)
         if session is not None:
-            address = session.remote_address.rpartition(":")[0]
-            self._by_address[address] -= 1
-            if not self._by_address[address]:
-                del self._by_address[address]
+            self._unproven.pop(session.id, None)
+            if session.is_link:
+                self._links -= 1
+            else:
+                self._uncount(session.remote_address)
             self._on_closed(session)
             connection.session = None  # breaks a cycle that only a rare garbage collection would free
 
@@ -141,3 +200,7 @@ class Sessions:
                 )
                 session.connection.close()
         self.start()
+
+
+def _host(address: str) -> str:
+    return address.rpartition(":")[0]
