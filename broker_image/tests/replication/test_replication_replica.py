@@ -185,3 +185,20 @@ def test_failed_append_ends_the_session_and_the_next_one_continues_at_the_end() 
     driver.wait(1_000)
     session = live(driver)
     assert driver.sent(Ack)[-1] == Ack(2, session, 100, 100, 0)
+
+
+def test_pause_after_failed_appends_doubles_until_an_append_succeeds() -> None:
+    driver = follower()
+    pauses = []
+    for number in range(8):
+        session = live(driver)
+        driver.give(Received("a", Frame(2, session, 100, b"x" * 20, 100, True)))
+        if number == 6:
+            driver.give(Appended(100))
+        began = driver.now_ms
+        driver.effects.clear()
+        driver.give(AppendFailed(), AppendFailed())
+        while not driver.sent(Follow):
+            driver.wait(100)
+        pauses.append(driver.now_ms - began)
+    assert pauses == [1_000, 2_000, 4_000, 8_000, 8_000, 8_000, 1_000, 2_000]

@@ -10,6 +10,8 @@ from delaymq.replication.local import Local
 from delaymq.replication.messages import Accept, Ack, Follow, Frame
 from delaymq.replication.model import Acknowledge, Note, NoteKind
 
+MAX_FAILURES = 4
+"""Number of sessions with a failed append, in succession, up to which the pause before the next one doubles."""
 FIRST_RETRY_MS = 100
 """Time after which the first attempt to begin a session is repeated; it doubles up to `Settings.retry_ms`."""
 
@@ -47,6 +49,8 @@ class Following:
         """Offset of the next byte to append, after the appends in progress."""
         self._appending = 0
         """Number of appends in progress."""
+        self._failures = 0
+        """Number of sessions that ended with a failed append since the last successful append."""
         self._confirmed = 0
         self._counted_at = -1
         """Offset that was confirmed when the master last stated that it counts this member; otherwise -1."""
@@ -84,7 +88,8 @@ class Following:
         if self.stage is Stage.LIVE and now_ms - self._heard_ms >= settings.replica_timeout_ms:
             self.leave()
         unanswered = self.stage is Stage.ASKED and now_ms - self._started_ms >= self._patience_ms()
-        idle = self.stage is Stage.NONE and now_ms - self._started_ms >= settings.retry_ms
+        pause_ms = settings.retry_ms << min(self._failures, MAX_FAILURES)
+        idle = self.stage is Stage.NONE and now_ms - self._started_ms >= pause_ms
         if master and self.is_settled and (unanswered or idle):
             self.follow(master, epoch)
 
@@ -200,13 +205,18 @@ class Following:
         """Acknowledge appended bytes."""
         self._local.log.end = end
         self._appending = max(self._appending - 1, 0)
+        self._failures = 0
         if self.stage is Stage.LIVE:
             self._advance()
             self.acknowledge()
 
     def on_append_failed(self) -> None:
-        """End the session. The next one continues at the end of the log."""
+        """End the session. The next one continues at the end of the log.
+
+        It transfers up to `window_bytes`, in vain as long as the disk is full or the master's record is damaged.
+        """
         self._appending = max(self._appending - 1, 0)
+        self._failures += self.is_connected
         self.leave()
 
     def on_flushed(self) -> None:

@@ -75,6 +75,28 @@ def test_restarted_replica_does_not_reset_the_offsets_of_consumers(tmp_path: Pat
     run(scenario)
 
 
+def test_replica_names_the_damaged_record_that_it_does_not_accept(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with replicated(tmp_path / "g", "ab", QUICK) as group:
+            await group["b"].stop()
+            peer = await BrokerPeer.connect(group["a"].port)
+            for number in range(3):
+                await peer.send("T", b"content %d" % number)
+            log = group["a"].path / "store" / "commitlog" / f"{0:020}"
+            with log.open("r+b") as file:
+                file.seek(log.read_bytes().index(b"content 1"))
+                file.write(b"CONTENT")
+            await group["b"].start()
+            server = group["b"].server
+            assert server is not None
+            replica = server.replica
+            assert replica is not None
+            await until(lambda: any("the record at offset" in each for each in replica.problems()))
+            assert "is damaged" in replica.problems()[0]
+
+    run(scenario)
+
+
 def test_held_sends_are_not_stored_by_the_former_master(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with replicated(tmp_path / "g", "ab", QUICK) as group:

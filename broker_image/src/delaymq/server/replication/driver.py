@@ -155,6 +155,8 @@ class Driver:
         """Why this member takes no part any more."""
         self.register_problem = ""
         """Why the last operation on the register failed; empty if it succeeded."""
+        self.append_problem = ""
+        """Why the last bytes of the master's log could not be appended; empty if they could."""
 
     # Life cycle
 
@@ -316,6 +318,8 @@ class Driver:
                 self.halt()
                 self._host.stop_leading(reason)
             case does.HoldAppends(held):
+                text = "holding requests: a switchover is in progress" if held else "handling requests again"
+                _logger.info("%s", text)
                 self._host.hold(held)
             case does.ReportLoss(epoch, offset, is_ordered):
                 cause = "an administrator ordered it" if is_ordered else "all members in sync may have lost some"
@@ -430,8 +434,10 @@ class Driver:
             store.append_raw(start, data)
         except (StoreError, NewerFormError) as error:
             _throttled.error("bytes of the master's log cannot be appended: %s", error)
+            self.append_problem = str(error)
             self.handle(AppendFailed())
             return
+        self.append_problem = ""
         self.handle(Appended(store.end_offset))
         self._flush_soon()
 

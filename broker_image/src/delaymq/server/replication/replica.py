@@ -257,8 +257,9 @@ class Replica:
             return [*problems, unpublished] if unpublished else problems
         if member.is_counted:
             return []
-        if self.driver.register_problem:
-            return [f"this replica is not in sync: {self.driver.register_problem}"]
+        problem = self.driver.register_problem or self.driver.append_problem
+        if problem:
+            return [f"this replica is not in sync: {problem}"]
         return [f"this replica is not in sync with the master {member.master}" if member.master else "no master"]
 
     @property
