@@ -124,9 +124,13 @@ def _full_disk(site: Site) -> None:
 
 
 def _full_disk_of_master(site: Site) -> None:
-    """The member with the small disk is made master first."""
-    site.group.switch_over(SMALL_DISK)
-    _full_disk(site)
+    """The member with the small disk is made master first. It hands over when its disk is full."""
+    group = site.group
+    group.switch_over(SMALL_DISK)
+    group.fill_disk()
+    wait_until(lambda: group.record().master != SMALL_DISK, "a master with a full disk does not hand over")
+    site.wait()
+    group.empty_disk()
 
 
 def _kill_ahead(site: Site) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from delaymq.replication import (
     Acknowledge,
+    Failover,
     Record,
     Role,
     SendAnswer,
@@ -12,14 +13,17 @@ from delaymq.replication import (
 from delaymq.replication.effects import (
     BecomeMaster,
     Disconnect,
+    HoldAppends,
     PersistEpochs,
     ReadRegister,
+    Send,
     SendLog,
     SetConfirmed,
     StopBeingMaster,
     WriteRegister,
 )
 from delaymq.replication.events import (
+    Able,
     Appended,
     Flushed,
     Persisted,
@@ -29,7 +33,7 @@ from delaymq.replication.events import (
     RegisterRead,
 )
 from delaymq.replication.history import EpochStart
-from delaymq.replication.messages import Ack, Ask
+from delaymq.replication.messages import Ack, Ask, HandOver, Position
 from delaymq_testing.replication.driver import SYNC, Driver, connect, master, record
 
 
@@ -199,6 +203,62 @@ def test_master_alone_without_register_stops_when_its_lease_expires() -> None:
     assert driver.member.role is Role.MASTER
     _without_register(driver, 300)
     assert driver.take(StopBeingMaster).reason == "the lease has expired"
+
+
+def _fill(driver: Driver, time_ms: int, *, able: frozenset[str], epoch: int = 2) -> None:
+    """Let the disk of the master be full, while replicas acknowledge, and respond when asked for their positions."""
+    driver.give(Able(False))
+    for _ in range(0, time_ms, 100):
+        driver.effects.clear()
+        driver.wait(100)
+        driver.give(*(Received(each, Ack(2, 1, 100, 100, 0)) for each in ("b", "c")))
+        asked = driver.sent(Ask)
+        if driver.has(WriteRegister):
+            driver.write("3")
+        for name in ("b", "c") if asked else ():
+            answer = Position(epoch, asked[-1].round, 2, 100, None, False, "", name in able)
+            driver.give(Received(name, answer))
+        if driver.sent(HandOver):
+            return
+
+
+def test_master_with_a_full_disk_hands_over_to_a_replica_that_can_store() -> None:
+    driver = _with_replicas()
+    _fill(driver, 4_900, able=frozenset("c"))
+    assert not driver.has(HoldAppends)
+    _fill(driver, 700, able=frozenset("c"))
+    assert [
+        each.member for each in driver.effects if isinstance(each, Send) and isinstance(each.message, HandOver)
+    ] == ["c"]
+    assert driver.take(HoldAppends).held
+
+
+def test_master_with_a_full_disk_continues_if_no_replica_is_known_to_have_space() -> None:
+    for settings, able, epoch in (
+        (SYNC, "", 2),
+        (SYNC, "bc", 1),
+        (SYNC._replace(failover=Failover.MANUAL), "bc", 2),
+    ):
+        driver = _with_replicas(settings)
+        _fill(driver, 20_000, able=frozenset(able), epoch=epoch)
+        assert not driver.has(HoldAppends)
+        assert not driver.sent(HandOver)
+        assert driver.member.role is Role.MASTER
+
+
+def test_master_whose_disk_has_space_again_does_not_hand_over() -> None:
+    driver = _with_replicas()
+    for _ in range(5):
+        _fill(driver, 4_000, able=frozenset("bc"))
+        driver.give(Able(True))
+    assert not driver.has(HoldAppends)
+
+
+def _with_replicas(settings: Settings = SYNC) -> Driver:
+    driver = master("b", "c", settings=settings)
+    connect(driver, "b", 100)
+    connect(driver, "c", 100)
+    return driver
 
 
 # Sends

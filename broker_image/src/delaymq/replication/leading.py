@@ -8,7 +8,8 @@ from delaymq.replication.effects import Disconnect, HoldAppends, Send, SendLog
 from delaymq.replication.events import Detach
 from delaymq.replication.local import Local, incarnation_of
 from delaymq.replication.messages import Accept, Ack, Begun, Follow, HandOver
-from delaymq.replication.model import Record, SendAnswer
+from delaymq.replication.model import Failover, Record, SendAnswer
+from delaymq.replication.positions import Positions
 from delaymq.replication.register import RegisterView
 
 
@@ -37,11 +38,14 @@ class Peer:
 class Leading:
     """A master in its epoch."""
 
-    def __init__(self, local: Local, register: RegisterView, epoch: int, silent: dict[str, int]) -> None:
+    def __init__(
+        self, local: Local, register: RegisterView, positions: Positions, epoch: int, silent: dict[str, int]
+    ) -> None:
         """Begin an epoch at the end of the log. `silent` states since when other members have been silent."""
         assert register.record is not None
         self._local = local
         self._register = register
+        self._positions = positions
         self.epoch = epoch
         self.start = local.log.end
         others = sorted(register.record.in_sync - {local.name})
@@ -57,6 +61,8 @@ class Leading:
         self._held_ms = 0
         self._handed_ms: int | None = None
         """Time at which the target was last asked to take over; None while it lacks bytes."""
+        self._relief_ms = 0
+        """Time from which a replica may be asked to replace this member, whose disk is full."""
         self._credit = 0.0
         """Bytes that may be sent now to members that are not in the set."""
         self._credit_ms = local.now_ms
@@ -215,6 +221,7 @@ class Leading:
                 self._frame(name, peer, peer.sent)
         if self.target and now_ms - self._held_ms >= settings.hand_over_ms:
             self.release()
+        self._seek_relief()
         self._hand_over()
 
     def next_record(self) -> Record | None:
@@ -263,6 +270,20 @@ class Leading:
         self._local.emit(HoldAppends(True))
         self._hand_over()
         return ""
+
+    def _seek_relief(self) -> None:
+        """While the disk of this member is full, ask the replicas in sync for their state, and hand over to one."""
+        local, settings = self._local, self._local.settings
+        if local.is_able or settings.failover is Failover.MANUAL:
+            self._relief_ms = local.now_ms + settings.relief_ms
+        if local.now_ms < self._relief_ms or self.target:
+            return
+        in_sync = self.in_sync() - self.lacking
+        self._positions.ask(in_sync)
+        for name, position in sorted(self._positions.fresh(in_sync).items()):
+            if position.is_able and position.epoch == self.epoch and not self.switch_over(name):
+                self._relief_ms = local.now_ms + settings.hand_over_ms + settings.relief_ms
+                return
 
     def release(self) -> None:
         """End a switchover."""

@@ -334,7 +334,7 @@ class Member:
             silent = {self._following.master: self._following.lost_ms}
             self.role = Role.MASTER
             self._local.emit(BecomeMaster(self._led, self._local.log.end))
-            self._leading = Leading(self._local, self._register, self._led, silent)
+            self._leading = Leading(self._local, self._register, self._positions, self._led, silent)
             self._leading.confirm()
 
     def _on_order(self, order: SwitchOver | Promote | PrepareDetach | Detach) -> None:

@@ -83,6 +83,8 @@ class Position(NamedTuple):
     is_master: bool
     vacant: str
     """Version in which it found the register without a record; empty if there is one, or if it is the master."""
+    is_able: bool = True
+    """Whether it could store messages as master; otherwise, its disk is full."""
 
 
 class HandOver(NamedTuple):

@@ -46,6 +46,8 @@ class Settings(NamedTuple):
     """Time that a candidate leaves to members with longer logs."""
     hand_over_ms: int = 3_000
     """Longest time for which a switchover holds appends."""
+    relief_ms: int = 5_000
+    """Time for which the disk of a master is full before it looks for a replica that can store messages."""
     batch_bytes: int = (1 << 18) - 4_096
     """Bytes in a Frame: with its head, less than the size at which receivers allocate a larger buffer."""
     window_bytes: int = 1 << 22

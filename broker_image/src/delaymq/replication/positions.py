@@ -27,7 +27,8 @@ class Positions:
         log = self._local.log
         newest = last_epoch(trimmed(log.history, log.end))
         vacant = self._register.version if self._register.record is None and not is_master else ""
-        return Position(self._local.epoch, round_, newest, log.end, log.note, is_master, vacant)
+        is_able = self._local.is_able
+        return Position(self._local.epoch, round_, newest, log.end, log.note, is_master, vacant, is_able)
 
     def on_position(self, sender: str, position: Position) -> None:
         """Adopt an answer to the newest question."""

@@ -29,7 +29,9 @@ V = NEWEST_VERSION
 offsets = st.integers(0, MAX_OFFSET) | st.integers(0, 1_000)
 sessions = st.integers(1, MAX_OFFSET)
 store_ids = st.text(st.characters(min_codepoint=33, max_codepoint=126), max_size=64)
-views = st.tuples(st.booleans(), st.text(st.characters(min_codepoint=33, max_codepoint=126), max_size=512))
+views = st.tuples(
+    st.booleans(), st.text(st.characters(min_codepoint=33, max_codepoint=126), max_size=512), st.booleans()
+)
 notes = st.none() | st.builds(Note, st.sampled_from(NoteKind), offsets, offsets)
 
 
@@ -194,7 +196,7 @@ def test_values_out_of_range_are_not_sent(message: type[Any], changes: dict[str,
         (Accept, 42, bytes(8)),  # epoch 0
         (Frame, 40, b"\x02"),  # neither counted nor not
         (Ack, 16, bytes(8)),  # no session
-        (Position, 40, b"\x03"),
+        (Position, 40, b"\x04"),  # an unknown flag
         (Position, 41, b"\x09"),  # an unknown kind of note
         (Position, 41, b"\x00"),  # no note, with an epoch
         (HandOver, 24, b"\x80"),

@@ -47,7 +47,10 @@ _FRAME = Layout(">qqqqB")  # epoch, session, start, confirmed, whether it is cou
 _ACK = Layout(">qqqqq")  # epoch, session, end, acknowledged, expected
 _ASK = Layout(">qq")  # epoch, round
 _POSITION = Layout(">qqqqBBqqH")
-"""Epoch, round, last epoch, end, whether it is master; kind, epoch, serial of the note; length of the version."""
+"""Epoch, round, last epoch, end, flags; kind, epoch, serial of the note; length of the version."""
+_IS_MASTER: Final = 1
+_IS_NOT_ABLE: Final = 2
+"""Flags of a Position."""
 _HAND_OVER = Layout(">qqq")  # epoch, session, end
 _BEGUN = Layout(">q")  # epoch
 _TABLE_PART = Layout(">qqqBB")  # epoch, session, serial, table, flags; entries of the table
@@ -198,12 +201,13 @@ def _pack_position(message: Position) -> bytes:
     of_note = (0, 0, 0) if note is None else (_NOTE_KINDS[note.kind], note.epoch, note.serial)
     version = message.vacant.encode()
     numbers = message.epoch, message.round, message.last_epoch, message.end
-    return _POSITION.pack(*numbers, message.is_master, *of_note, len(version)) + version
+    flags = _IS_MASTER * message.is_master + _IS_NOT_ABLE * (not message.is_able)
+    return _POSITION.pack(*numbers, flags, *of_note, len(version)) + version
 
 
 def _unpack_position(body: bytes) -> Position:
     at = _HEAD.size
-    epoch, round_, last_epoch, end, is_master, kind, note_epoch, serial, size = _POSITION.unpack_from(body, at)
+    epoch, round_, last_epoch, end, flags, kind, note_epoch, serial, size = _POSITION.unpack_from(body, at)
     version = body[at + _POSITION.size :]
     if len(version) != size:
         raise ValueError(f"its version of the register has {len(version)} bytes instead of {size}")
@@ -212,7 +216,10 @@ def _unpack_position(body: bytes) -> Position:
         note = Note(_NOTE_KINDS_BY_NUMBER[kind], note_epoch, serial) if kind in _NOTE_KINDS_BY_NUMBER else None
     if (note is None) != (not (kind or note_epoch or serial)):
         raise ValueError(f"the kind of its note is {kind}")
-    message = Position(epoch, round_, last_epoch, end, note, _flag(is_master), version.decode("ascii"))
+    if flags & ~(_IS_MASTER | _IS_NOT_ABLE):
+        raise ValueError(f"its flags are {flags}")
+    is_master, is_able = bool(flags & _IS_MASTER), not flags & _IS_NOT_ABLE
+    message = Position(epoch, round_, last_epoch, end, note, is_master, version.decode("ascii"), is_able)
     _check_position(message)
     return message
 
