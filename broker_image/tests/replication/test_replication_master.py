@@ -138,6 +138,44 @@ def test_missing_bytes_are_sent_again() -> None:
     assert driver.take(SendLog).start == 100
 
 
+def test_missing_frame_is_sent_alone_and_once_although_all_frames_behind_it_report_it() -> None:
+    driver = master("b", settings=Settings(batch_bytes=100, window_bytes=1_600))
+    connect(driver, "b", 100)
+    driver.give(Appended(5_000))
+    assert driver.take(SendLog).end == 1_700
+    driver.give(Received("b", Ack(2, 1, 200, 200, 100)))
+    driver.effects.clear()
+    for start in range(300, 1_700, 100):  # the Frame from 200 on is missing
+        driver.give(Received("b", Ack(2, 1, 200, 200, start)))
+    assert _sent(driver) == [(200, 300)]
+    driver.give(Received("b", Ack(2, 1, 300, 300, 200)))
+    assert _sent(driver) == [(300, 400), (400, 500)]
+    driver.give(Received("b", Ack(2, 1, 200, 200, 1_600)))
+    assert not _sent(driver), "an Ack that was overtaken"
+    driver.give(Received("b", Ack(2, 1, 400, 400, 300)), Received("b", Ack(2, 1, 500, 500, 400)))
+    assert _sent(driver) == [(start, start + 100) for start in range(500, 1_300, 100)]
+
+
+def test_missing_frame_is_sent_again_if_the_repetition_is_lost() -> None:
+    driver = master("b", settings=Settings(batch_bytes=100))
+    connect(driver, "b", 100)
+    driver.give(Appended(300))
+    driver.effects.clear()
+    driver.give(Received("b", Ack(2, 1, 100, 100, 200)))
+    assert _sent(driver) == [(100, 200)]
+    driver.wait(Settings().heartbeat_ms)
+    assert _sent(driver) == [(200, 200)], "a heartbeat"
+    driver.give(Received("b", Ack(2, 1, 100, 100, 200)))
+    assert _sent(driver) == [(100, 200)]
+
+
+def _sent(driver: Driver) -> list[tuple[int, int]]:
+    """Return what was sent of the log, and forget all effects."""
+    sent = [(each.start, each.end) for each in driver.effects if isinstance(each, SendLog)]
+    driver.effects.clear()
+    return sent
+
+
 def test_frame_that_is_not_full_waits_for_the_ack_of_the_previous_one() -> None:
     driver = master("b", settings=Settings(batch_bytes=100))
     connect(driver, "b", 100)

@@ -13,6 +13,10 @@ from delaymq.replication.positions import Positions
 from delaymq.replication.register import RegisterView
 
 
+REPEAT_MS = 100
+"""Shortest time between two repetitions of a missing Frame: each Frame behind it reports it."""
+
+
 @dataclass(slots=True)
 class Peer:
     """A replica, as the master sees it. Offsets are of its current session."""
@@ -29,6 +33,11 @@ class Peer:
     """Offset that the replica expects."""
     sent: int = -1
     """Offset up to which bytes were sent; -1 before the first Ack."""
+    window: int = 0
+    """Bytes that may be sent beyond `next`."""
+    repeated: int = -1
+    repeated_ms: int = 0
+    """The Frame from `repeated` on was sent again at the time `repeated_ms`."""
     goal: int = 0
     goal_ms: int = 0
     """The log ended at `goal` at the time `goal_ms`."""
@@ -115,7 +124,7 @@ class Leading:
         if follow.epoch != self.epoch or (peer.incarnation == follow.incarnation and peer.session >= follow.session):
             return
         peer.session, peer.incarnation, peer.note = follow.session, follow.incarnation, follow.note
-        peer.acknowledged, peer.next, peer.sent = 0, 0, -1
+        peer.acknowledged, peer.next, peer.sent, peer.repeated = 0, 0, -1, -1
         peer.goal, peer.goal_ms = local.log.end, local.now_ms
         peer.heard_ms = local.now_ms
         log = local.log
@@ -133,15 +142,30 @@ class Leading:
             return
         peer.heard_ms = local.now_ms
         peer.acknowledged = max(peer.acknowledged, ack.acknowledged)
-        peer.next = max(peer.next, ack.end)
-        if peer.sent < 0 or ack.expected > ack.end:
-            peer.sent = ack.end
+        self._adjust_window(peer, ack)
         if peer.acknowledged >= peer.goal:
             peer.caught_up_ms = peer.goal_ms
             peer.goal, peer.goal_ms = local.log.end, local.now_ms
         self._end_detached(sender, peer)
         self.confirm()  # first, because Frames state what is confirmed
         self._send_log(sender, peer)
+
+    def _adjust_window(self, peer: Peer, ack: Ack) -> None:
+        """Adopt the offset that a replica expects, and decide what it may receive next.
+
+        If a Frame is missing, it is sent alone, and the window doubles with each Ack that follows: all Frames behind
+        the missing one report it, and sending the whole window for each report could take up the network for long.
+        """
+        settings, now_ms = self._local.settings, self._local.now_ms
+        if peer.sent < 0:
+            peer.sent, peer.window = ack.end, settings.window_bytes
+        elif ack.end > peer.next:
+            peer.window = min(2 * peer.window, settings.window_bytes)
+        peer.next = max(peer.next, ack.end)
+        is_repeated = peer.repeated == ack.end and now_ms - peer.repeated_ms < REPEAT_MS
+        if ack.expected > ack.end == peer.next and not is_repeated:
+            peer.sent = peer.repeated = ack.end
+            peer.window, peer.repeated_ms = settings.batch_bytes, now_ms
 
     def set_lacking(self, member: str, lacks: bool) -> None:
         """Note whether a member lacks something besides the log."""
@@ -179,7 +203,7 @@ class Leading:
         """
         settings, end = self._local.settings, self._local.log.end
         is_limited = self._local.catch_up_bytes_per_s > 0 and name not in self.required()
-        while peer.session and 0 <= peer.sent < min(end, peer.next + settings.window_bytes):
+        while peer.session and 0 <= peer.sent < min(end, peer.next + peer.window):
             if peer.next < peer.sent and end - peer.sent < settings.batch_bytes:
                 return
             if is_limited and not self._has_credit():
