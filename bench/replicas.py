@@ -34,8 +34,14 @@ _SIZE_MAGIC = struct.Struct(">iI")
 def replicas(options: Options, contender: Contender, load: LoadProgram) -> Iterator[list[Sample]]:
     """Measure sends that do and do not wait for the replica, its lag, and a replica that receives the whole log.
 
-    The log is filled under ASYNC_MASTER: under SYNC_MASTER, no send succeeds without a replica.
+    Sends at a constant rate are also measured without a replica. The log is filled under ASYNC_MASTER: under
+    SYNC_MASTER, no send succeeds without a replica.
     """
+    with Subject(contender, load) as subject:
+        subject.start()
+        subject.send("Warm", seconds=options.scaled(10, 3), size=1024, **SYNC_8)
+        yield []
+        yield [_steady(options, subject, has_replica=False)]
     for mode in MODES:
         with Subject(contender, load, is_pair=True, brokerRole=mode) as subject:
             subject.start()
@@ -44,6 +50,7 @@ def replicas(options: Options, contender: Contender, load: LoadProgram) -> Itera
             yield []
             yield _send(options, subject, mode)
             if mode == "ASYNC_MASTER":
+                yield [_steady(options, subject, has_replica=True)]
                 yield _lag(options, subject)
                 yield _catch_up(options, subject)
 
@@ -70,6 +77,15 @@ def _send(options: Options, subject: Subject, mode: str) -> list[Sample]:
         Sample(replica, used[1] / count * 1e6),
         Sample(p99, result["p99_us"] / 1_000),
     ]
+
+
+def _steady(options: Options, subject: Subject, *, has_replica: bool) -> Sample:
+    """Send at a constant rate, so that the load does not depend on what the replica costs."""
+    before_s = proc.processor_s(subject.pid)
+    count = rows.STEADY_RATE * options.count(10, 2)
+    result = subject.send("Steady", count=count, rate=rows.STEADY_RATE, size=1024, **SYNC_8)
+    used_s = proc.processor_s(subject.pid) - before_s
+    return Sample(rows.steady_row(has_replica=has_replica), used_s / result["acknowledged"] * 1e6)
 
 
 def _lag(options: Options, subject: Subject) -> list[Sample]:

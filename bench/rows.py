@@ -150,6 +150,20 @@ def replicated_rows(mode: str) -> tuple[Row, Row, Row, Row]:
     )
 
 
+STEADY_RATE = 8_000
+"""Messages per second at which the cost of a replica is measured: at the highest rate, more sends share a wake-up
+without a replica than with one.
+"""
+
+
+def steady_row(*, has_replica: bool) -> Row:
+    """Return the row of the processor time at a constant rate."""
+    title = f"sync send at {STEADY_RATE:,}/s, 8 threads, 1024 B, "
+    title += "ASYNC_MASTER with a replica" if has_replica else "no replica"
+    name = "replicas_async_steady_cpu" if has_replica else "no_replica_steady_cpu"
+    return Row(name, "replicas", f"{title}: processor of the master", "µs/message", "lower", "ratio ≤ 1")
+
+
 LAG_RATE = Row("lag_rate", "replicas", "batches of 32 at 20,000 messages/s, ASYNC_MASTER", "messages/s", "higher")
 LAG_P50 = Row("lag_p50", "replicas", "the same: lag of the replica, p50", "ms", "lower")
 LAG_P99 = Row("lag_p99", "replicas", "the same: lag of the replica, p99", "ms", "lower")

@@ -12,7 +12,6 @@ from delaymq.replication.model import Failover, Record, SendAnswer
 from delaymq.replication.positions import Positions
 from delaymq.replication.register import RegisterView
 
-
 REPEAT_MS = 100
 """Shortest time between two repetitions of a missing Frame: each Frame behind it reports it."""
 
