@@ -34,8 +34,20 @@ from delaymq.replication.events import (
     RegisterRead,
     SwitchOver,
 )
-from delaymq.replication.messages import Ack, Begun, Follow, Frame, HandOver, Position
-from delaymq_testing.replication.driver import LOST, SYNC, Driver, abandoned, connect, follower, live, master, record
+from delaymq.replication.history import EpochStart
+from delaymq.replication.messages import Accept, Ack, Begun, Follow, Frame, HandOver, Position
+from delaymq_testing.replication.driver import (
+    LOST,
+    STORE,
+    SYNC,
+    Driver,
+    abandoned,
+    connect,
+    follower,
+    live,
+    master,
+    record,
+)
 
 
 # Candidates
@@ -224,6 +236,33 @@ def test_note_of_a_member_that_the_master_counts_again_is_no_proof() -> None:
     connect(driver, "b", 100, note=5)
     driver.give(Detach("b", 2, Note(NoteKind.DETACHED, 2, 5)))
     assert "repeat both orders" in driver.take(Refused).reason
+
+
+def test_note_of_a_process_before_the_one_that_the_master_counted_last_is_no_proof() -> None:
+    former, newer = (1 << 32) + 9, (2 << 32) + 9
+    driver = master("b")
+    connect(driver, "b", 100, session=(1 << 32) + 1)
+    driver.give(ConnectionLost("b"))
+    connect(driver, "b", 90, session=(2 << 32) + 1)  # with another volume
+    driver.effects.clear()
+    driver.give(Detach("b", 2, Note(NoteKind.DETACHED, 2, former)))
+    assert "repeat both orders" in driver.take(Refused).reason
+    driver.give(Detach("b", 2, Note(NoteKind.DETACHED, 2, newer)))
+    assert not driver.has(Refused)
+
+
+def test_empty_log_of_a_new_master_begins_at_0() -> None:
+    driver = follower(end=0)
+    session = driver.sent(Follow)[-1].session
+    driver.give(Received("a", Accept(2, session, STORE, (EpochStart(2, 300),), 300, 300)))
+    driver.persist()
+    assert driver.member.log.begin == 300
+    driver.give(Promote(2))
+    driver.give(RegisterRead(driver.take(ReadRegister).request, "1", record(2, "a", "a")))
+    driver.write("2")
+    driver.persist()
+    assert driver.member.role is Role.MASTER
+    assert driver.member.log.begin == 0
 
 
 def test_note_is_on_disk_before_it_is_a_proof_and_frames_of_the_former_session_do_not_clear_it() -> None:

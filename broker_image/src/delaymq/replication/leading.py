@@ -62,6 +62,8 @@ class Leading:
         """Members of the in-sync set whose notes state that they are no candidates."""
         self._spent: dict[str, dict[int, int]] = {}
         """By member and incarnation: serial up to which its notes may have been cleared since."""
+        self._counted: dict[str, list[int]] = {}
+        """By member: incarnations that were counted, in the order in which this happened first."""
         self.lacking: set[str] = set()
         """Members that lack something besides the log, and therefore neither join the set nor take over."""
         self.target = ""
@@ -229,7 +231,9 @@ class Leading:
 
     def _spend(self, name: str, peer: Peer) -> None:
         """Note that the replica may clear its note: sessions and notes of a process have ascending numbers."""
-        spent = self._spent.setdefault(name, {})
+        spent, counted = self._spent.setdefault(name, {}), self._counted.setdefault(name, [])
+        if peer.incarnation not in counted:
+            counted.append(peer.incarnation)
         for serial in (peer.session, peer.note):
             spent[incarnation_of(serial)] = max(serial, spent.get(incarnation_of(serial), 0))
 
@@ -329,9 +333,18 @@ class Leading:
         """Stop waiting for a member. Returns the reason if the order is refused."""
         if order.member == self._local.name or order.member not in self.required():
             return f"{order.member} is not waited for"
-        serial = order.note.serial
-        if order.note.epoch != self.epoch or serial <= self._spent.get(order.member, {}).get(incarnation_of(serial), 0):
+        if not self._is_proof(order):
             return f"{order.member} may be a candidate again: repeat both orders"
         self.detached.add(order.member)
         self.confirm()
         return ""
+
+    def _is_proof(self, order: Detach) -> bool:
+        """Return whether the note on which an order is based certainly still exists.
+
+        A note of a process that was succeeded by one that this master counted may have disappeared with its volume.
+        """
+        incarnation = incarnation_of(order.note.serial)
+        counted = self._counted.get(order.member, [incarnation])
+        is_spent = order.note.serial <= self._spent.get(order.member, {}).get(incarnation, 0)
+        return order.note.epoch == self.epoch and counted[-1] == incarnation and not is_spent

@@ -477,6 +477,8 @@ class Member:
         self._following.leave()
         self._candidacy.reset()
         local.epoch = self._led = epoch
+        if not local.log.end:
+            local.log.begin = 0  # not that of a former master whose first bytes never arrived
         if local.log.note is not None:
             local.persist_note(None)
         history = (*trimmed(local.log.history, local.log.end), EpochStart(epoch, local.log.end))

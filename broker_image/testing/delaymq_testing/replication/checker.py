@@ -58,7 +58,7 @@ class Checker:
             if record.epoch > old.epoch:
                 self._began[record.epoch] = len(self.history)
                 self.count("epochs")
-                if stated_loss is not None and is_alive:
+                if stated_loss is not None and (is_alive or stated_loss.is_ordered):
                     self._lose(old, record, disks, stated_loss.is_ordered)
                 elif stated_loss is not None:
                     self.count("losses that did not take place")  # no process will begin the epoch
@@ -79,8 +79,10 @@ class Checker:
         if all(disk.is_empty for disk in disks.values()):
             self._give_up(0, record)
         elif stated_loss is not None:
-            kept = common_prefix(self.history, disks[min(record.in_sync)].log)
-            if max(common_prefix(self.history, disk.log) for disk in disks.values()) > kept:
+            founder = disks[min(record.in_sync)]
+            kept = common_prefix(self.history, founder.log)
+            has_lost = len(founder.log) < stated_loss.offset  # since it answered
+            if not has_lost and max(common_prefix(self.history, disk.log) for disk in disks.values()) > kept:
                 raise ViolationError(f"a loss is larger than necessary: {record}")
             self._give_up(kept, record)
         elif record.epoch <= max(self._masters, default=-1):

@@ -29,6 +29,7 @@ from delaymq.replication.events import (
     Tick,
 )
 from delaymq.replication.history import EpochStart, History
+from delaymq.replication.local import incarnation_of
 from delaymq.replication.messages import Accept, Ack, Ask, Follow, Position
 
 STORE = "store"
@@ -117,7 +118,7 @@ def master(*in_sync: str, settings: Settings = SYNC) -> Driver:
 def connect(driver: Driver, name: str, acknowledged: int, session: int = 1, note: int = 0) -> None:
     """Begin a session of a replica, which has `acknowledged` bytes."""
     driver.give(
-        Received(name, Follow(2, session, session, STORE, note)),
+        Received(name, Follow(2, session, max(incarnation_of(session), 1), STORE, note)),
         Received(name, Ack(2, session, acknowledged, acknowledged, 0)),
     )
 
