@@ -142,22 +142,25 @@ e2e: $(DEV) cluster ## brokers on real kind clusters: killed pods, lost nodes, r
 	$(call suite,kind) $(BIN)/python -m pytest e2e/kind --durations=15 --junitxml=$(REPORTS)/kind.xml
 
 # The tests that test-all does not run, in parts that can run alone and take at most an hour each on two processors.
-LONG_PARTS := fuzz replication faults crash real soak kind
-test-long: $(LONG_PARTS:%=test-long-%) ## tests that take too long for every change; single parts: make test-long-fuzz, -replication, -faults, -crash, -real, -soak, -kind
+LONG_PARTS := fuzz replication faults crash python real soak kind
+test-long: $(LONG_PARTS:%=test-long-%) ## tests that take too long for every change; single parts: make test-long-fuzz, -replication, -faults, -crash, -python, -real, -soak, -kind
 
 FUZZED := $(wildcard broker_image/tests/*/test_*fuzz*.py broker_image/tests/*/*/test_*fuzz*.py broker_image/tests/store/test_store_crash_*.py broker_image/tests/store/test_store_damage_*.py) broker_image/tests/message/test_message_record.py broker_image/tests/broker/test_delivery_model.py $(wildcard broker_image/tests/schedule/test_schedule_timeline_*.py)
 FUZZED += $(wildcard operator/tests/reconcile/test_operator_*_crashes.py)
 test-long-fuzz: $(DEV) ## 13,000,000 hostile inputs (900,000 for each decoder, fewer for whole brokers), 20,000 simulated power losses, 10,000 damaged logs, a crash of the operator at every call
 	$(call suite,long-fuzz) env DELAYMQ_FUZZ_INPUTS=900000 DELAYMQ_CRASH_STATES=20000 DELAYMQ_DAMAGES=10000 DELAYMQ_DEATHS_SHARE=1 $(PYTEST) $(FUZZED) --timeout=3000 --junitxml=$(REPORTS)/long-fuzz.xml
 
-test-long-replication: $(DEV) ## 120,000,000 steps of simulated groups of replicas
-	$(call suite,long-replication) env DELAYMQ_FUZZ_INPUTS=20000000 $(PYTEST) broker_image/tests/replication/test_replication_model.py --timeout=7200 --junitxml=$(REPORTS)/long-replication.xml
+test-long-replication: $(DEV) ## 210,000,000 steps of simulated groups of replicas, an hour of processor time
+	$(call suite,long-replication) env DELAYMQ_FUZZ_INPUTS=35000000 $(PYTEST) broker_image/tests/replication/test_replication_model.py --timeout=7200 --junitxml=$(REPORTS)/long-replication.xml
 
 test-long-faults: $(DEV) cluster ## 30 schedules of faults of replicas in network namespaces, promotions among 100,000 pending messages, RocketMQ's master and slave as a control
 	$(call suite,long-faults) $(BIN)/python -m pytest e2e/replication --long -m long --junitxml=$(REPORTS)/long-faults.xml
 
 test-long-crash: $(DEV) ## kill -9 at 20 points of each load; five kills in one run; RocketMQ's broker as a control
 	$(call suite,long-crash) $(PYTEST_E2E) --dist worksteal e2e/crash --long -m long --junitxml=$(REPORTS)/long-crash.xml
+
+test-long-python: $(DEV) ## the suites with RocketMQ's client and tools and with kill -9, with brokers without compiled kernels
+	$(call suite,long-python) env DELAYMQ_KERNELS=off $(PYTEST_E2E) e2e/compat e2e/crash --junitxml=$(REPORTS)/long-python.xml
 
 test-long-real: $(DEV) ## the compatibility suite against RocketMQ's broker, and its slow cases against DelayMQ
 	$(call suite,long-compat) $(PYTEST_E2E) e2e/compat e2e/console --long -m long -k "not soak" --junitxml=$(REPORTS)/long-compat.xml
