@@ -12,11 +12,13 @@ from delaymq import kernels
 from delaymq.broker.processors import batched
 from delaymq.broker.sending.plain_batches import BatchEncoder
 from delaymq.message import names
+from delaymq.message.record import Record
 from delaymq.protocol.batch import BatchMessage, encode_batch
 from delaymq.protocol.codes import RequestCode
 from delaymq.store.index import index_file
 from delaymq.store.index.index_file import INDEXED_KEY, IndexFile
 from delaymq.store.model import Dispatched
+from delaymq.store.reader import Damage, StoreReader
 from delaymq_testing.broker.batches import random_batch, random_properties
 from delaymq_testing.broker.harness import Harness, made, send_fields
 from delaymq_testing.repetitions import FUZZ_INPUTS, SEED
@@ -145,6 +147,51 @@ def test_batches_leave_responses_files_and_statistics_of_single_messages(
     assert sum(name.startswith("index/") for name in at_once.files()) > 1
     assert counting.encoded > 100
     assert counting.refused > 10
+
+
+class KilledError(BaseException):
+    """The process is killed."""
+
+
+class Killed:
+    """A mapping whose process is killed after some bytes of a copy. As in the C library, the first ones are last."""
+
+    def __init__(self, mapping: Any, copies: int, count: int) -> None:
+        self._mapping, self._left, self._count = mapping, copies, count
+
+    def __setitem__(self, part: slice, data: Any) -> None:
+        self._left -= 1
+        if self._left:
+            self._mapping[part] = data
+            return
+        start, stop = min(part.start + 64, part.stop), min(part.start + self._count, part.stop)
+        self._mapping[start:stop] = data[start - part.start : stop - part.start]
+        raise KilledError
+
+
+@BOTH
+@pytest.mark.parametrize(("copies", "count", "records"), [(1, 100, 0), (2, 100, 0), (2, 2_000, 2), (2, 9_999, 5)])
+def test_killed_copy_of_a_batch_leaves_a_torn_tail_without_a_hole(
+    open_harness: Callable[..., Harness],
+    monkeypatch: pytest.MonkeyPatch,
+    is_compiled: bool,
+    copies: int,
+    count: int,
+    records: int,
+) -> None:
+    monkeypatch.setattr(batched, "encoder", compiled() if is_compiled else twin())
+    harness = open_harness()
+    body = encode_batch([BatchMessage(0, b"content" * 100, b"KEYS\x01k") for _ in range(5)])
+    recorded = Recorded(harness)
+    recorded.send(send_fields("Orders") | {"e": 1, "f": 0}, body)
+    log = harness.broker.store._log
+    monkeypatch.setattr(log, "mapping", Killed(log.mapping, copies, count))
+    with pytest.raises(KilledError):
+        recorded.send(send_fields("Orders") | {"e": 1, "f": 0}, body)
+    monkeypatch.undo()
+    found = list(StoreReader(harness.config.store_path).walk())
+    assert not [each for each in found if isinstance(each, Damage)]
+    assert sum(isinstance(each, Record) for each in found) == 5 + records
 
 
 def arguments(chance: Random, body: bytes) -> tuple[Any, ...]:

@@ -42,6 +42,11 @@ from delaymq.store.retention import Retention
 
 _FIXED_BYTES: Final = FIXED_BYTES - TOPIC_LENGTH_BYTES
 """Size of a record without body, topic with its length, and properties."""
+_EARLY_BYTES: Final = 128
+_PIECE_BYTES: Final = 1 << 18
+"""The C library stores the first bytes of a copy last, and copies several pages at a time if it is large. A process
+that is killed meanwhile would leave a hole before the other records of a batch.
+"""
 _body_crc_of, _queue_entry, _new = BODY_CRC.unpack_from, ENTRY.pack, tuple.__new__
 
 
@@ -205,8 +210,11 @@ class LogAppender:
         if encoded is None:
             return None
         messages, last_at, records, entries, keys, text = encoded
-        at = physical_offset - log.segment_base
-        log.mapping[at : at + len(records)] = records
+        at, mapping, view = physical_offset - log.segment_base, log.mapping, memoryview(records)
+        for start in range(0, len(records), _PIECE_BYTES):
+            piece, to = view[start : start + _PIECE_BYTES], at + start
+            mapping[to : to + min(_EARLY_BYTES, len(piece))] = piece[:_EARLY_BYTES]
+            mapping[to : to + len(piece)] = piece
         log.end_offset = physical_offset + len(records)
         log.last_offset, log.last_store_timestamp_ms = physical_offset + last_at, now_ms
         (log.last_crc,) = _body_crc_of(records, last_at)
