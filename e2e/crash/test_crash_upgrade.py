@@ -73,6 +73,8 @@ def test_upgraded_broker_starts_from_the_snapshot_and_delivers_each_message_once
     earlier.start()
     asyncio.run(_send(earlier.listen_port, MESSAGES, {}))
     crashes.wait_until(lambda: _delivered(earlier) > 0, "the earlier program delivered nothing", LIMIT_S)
+    snapshot = earlier.store_path / "delaymq" / "snapshot.json"
+    crashes.wait_until(snapshot.exists, "the earlier program wrote no snapshot", LIMIT_S)
     earlier.end(clean=is_clean)
     before = _delivered(earlier)
     assert before < MESSAGES * 3 // 4 + 1, "most of the messages are to be pending"
