@@ -110,8 +110,14 @@ def test_members_reconnect_although_clients_use_all_connections(tmp_path: Path) 
             await until(lambda: len(a.server.sessions) == len(clients) + 1)
             clients.pop().connection.close()
             await until(lambda: len(a.server.sessions) == len(clients) + 1)
+            storm = [socket.create_connection((HOST, a.server.port)) for _ in range(sessions.LINK_ROOM)]
+            await until(lambda: len(a.server.sessions) == len(clients) + 1 + len(storm))
+            storm.pop(0).close()  # the only one that is not beyond the limit
+            await until(lambda: len(a.server.sessions) == len(clients) + 1 + len(storm))
             again = await BrokerPeer.connect(a.server.port)
             assert not (await again.send("T")).code
+            for stranger in storm:
+                stranger.close()
             for each in (*clients, again):
                 each.connection.close()
 

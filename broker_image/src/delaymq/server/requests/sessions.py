@@ -87,7 +87,8 @@ class Sessions:
 
     def _excess(self, connection: RemotingConnection) -> str:
         """Return why there are too many connections; empty if there are not."""
-        count, of_address = len(self._sessions) - self._links, self._by_address[_host(connection.remote_address)]
+        count = len(self._sessions) - self._links - len(self._unproven)
+        of_address = self._by_address[_host(connection.remote_address)]
         if count >= self._max_connections:
             return f"there are {count} connections already (maxConnections)"
         if 0 < self._max_per_address <= of_address:
