@@ -21,12 +21,12 @@ from delaymq.store.model import Dispatched
 from delaymq.store.reader import Damage, StoreReader
 from delaymq_testing.broker.batches import random_batch, random_properties
 from delaymq_testing.broker.harness import Harness, made, send_fields
+from delaymq_testing.compiled_kernels import NEEDS_KERNELS
 from delaymq_testing.repetitions import FUZZ_INPUTS, SEED
 
-WITH_KERNELS = pytest.param(
-    True, id="compiled", marks=pytest.mark.skipif(not kernels.IS_COMPILED, reason=f"compiled kernels: {kernels.ABOUT}")
+BOTH = pytest.mark.parametrize(
+    "is_compiled", [pytest.param(False, id="twin"), pytest.param(True, id="compiled", marks=NEEDS_KERNELS)]
 )
-BOTH = pytest.mark.parametrize("is_compiled", [pytest.param(False, id="twin"), WITH_KERNELS])
 RULED = ("DELAY", "TIMER_DELAY_MS", "TRAN_MSG", "DELAY_CRON", "RETRY_TOPIC", "DELAY_SCHEDULE_ID")
 HOST = b"\x0a\0\0\2\0\0\xc3\x50"
 
@@ -209,7 +209,7 @@ def arguments(chance: Random, body: bytes) -> tuple[Any, ...]:
     )  # fmt: skip
 
 
-@pytest.mark.skipif(not kernels.IS_COMPILED, reason=f"compiled kernels: {kernels.ABOUT}")
+@NEEDS_KERNELS
 def test_compiled_encoder_returns_what_its_twin_returns_for_hostile_batches() -> None:
     chance = Random(SEED)
     kernel, reference = compiled(), twin()
@@ -232,7 +232,7 @@ def small_batch(chance: Random) -> bytes:
     return bytes(body)
 
 
-@pytest.mark.skipif(not kernels.IS_COMPILED, reason=f"compiled kernels: {kernels.ABOUT}")
+@NEEDS_KERNELS
 def test_compiled_chains_are_those_of_the_twin(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     chance = Random(SEED)
     files = [IndexFile(None, str(tmp_path / name), 97, 5_000) for name in ("compiled", "twin")]  # type: ignore[arg-type]
@@ -252,7 +252,7 @@ def test_compiled_chains_are_those_of_the_twin(monkeypatch: pytest.MonkeyPatch, 
     assert files[0].copy_of_slots() == files[1].copy_of_slots()
 
 
-@pytest.mark.skipif(not kernels.IS_COMPILED, reason=f"compiled kernels: {kernels.ABOUT}")
+@NEEDS_KERNELS
 def test_compiled_chains_reject_slots_and_numbers_that_do_not_suffice() -> None:
     chain = kernels.compiled("chain_entries")
     key = INDEXED_KEY.pack(5, 7, 9)

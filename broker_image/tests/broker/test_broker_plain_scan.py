@@ -22,12 +22,12 @@ from delaymq.store.recovery import plain_scan
 from delaymq_testing.broker.batches import random_batch
 from delaymq_testing.broker.followers import Follower
 from delaymq_testing.broker.harness import FakeSession, Harness, made, send_fields
+from delaymq_testing.compiled_kernels import NEEDS_KERNELS
 from delaymq_testing.repetitions import FUZZ_INPUTS, SEED
 from delaymq_testing.store.log_scanner import LogScanner
 from delaymq_testing.store.raw_logs import log_of
 from delaymq_testing.store.small_stores import flush
 
-NEEDS_KERNELS = pytest.mark.skipif(not kernels.IS_COMPILED, reason=f"compiled kernels: {kernels.ABOUT}")
 TOPICS = (names.SCHEDULE_TOPIC, names.TIMER_TOPIC, names.HALF_TOPIC, "Bills")
 NAMES = (names.MARK, names.DELAY, names.DELAY_SCHEDULE_ID, "color")
 
