@@ -12,8 +12,10 @@ from harness.processes import ServerProcess
 from replication.faulty_group import CLIENT, ETCD, SMALL_DISK, FaultyGroup
 from replication.members import NAMES, wait_until
 from replication.relay import Disturbance
+from replication.slow_disk import slow_disk
 
 SHORT_S = (0.0, 3.0)
+SLOW_BYTES_PER_S = 16 << 10
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,6 +146,15 @@ def _kill_ahead(site: Site) -> None:
     group.processes[site.master].start()
 
 
+def _slow_disk_of_replica(site: Site) -> None:
+    """The replica acknowledges only what is on its disk, which takes longer than its master waits."""
+    group = site.group
+    name = next(each for each in NAMES if each not in (site.master, SMALL_DISK))
+    with slow_disk(group.processes[name].pid, group.store(name), SLOW_BYTES_PER_S):
+        wait_until(lambda: name not in group.record().in_sync, "a replica with a slow disk stays in sync")
+        site.wait()
+
+
 KILL_ALL = "kill all members"
 FAULTS: dict[str, Callable[[Site], None]] = {
     "kill the master": lambda site: _kill(site, site.master),
@@ -174,4 +185,6 @@ FAULTS_WITHOUT_WAITING = {
     KILL_AHEAD: _kill_ahead,
 }
 """Faults of a group whose sends do not wait for replicas. They state what may be lost."""
-ALL_FAULTS = {**FAULTS, **FAULTS_WITHOUT_WAITING}
+SLOW_DISK = "slow the disk of a replica"
+"""For members that acknowledge only what is on their disks."""
+ALL_FAULTS = {**FAULTS, **FAULTS_WITHOUT_WAITING, SLOW_DISK: _slow_disk_of_replica}

@@ -8,16 +8,19 @@ from pathlib import Path
 import pytest
 from delaymq_operator_testing.api_server import Programs
 from delaymq_testing.repetitions import SEED
-from replication.faults import FAULTS, FAULTS_WITHOUT_WAITING, KILL_AHEAD
+from replication.faults import FAULTS, FAULTS_WITHOUT_WAITING, KILL_AHEAD, SLOW_DISK
 from replication.history_load import Mix
 from replication.members import NAMES
 from replication.relay import NONE, Disturbance
 from replication.schedules import Schedule, run
+from replication.slow_disk import unavailable
 
 IN_CI, FAULTS_IN_CI, FAULTS_LONG = 3, 2, 3
 SCHEDULES_LONG, WITHOUT_WAITING_LONG, CLOCKS_LONG = 27, 4, 2
 LONG_S = (3.0, 12.0)
 HOUR_MS = 3_600_000
+SLOW_DISK_GAP_S = 6.0
+"""The master removes a replica that lags for 2 s, by a write to the register."""
 DISTURBED = Disturbance(delay_s=0.02, jitter_s=0.1, reordered=0.1, repeated=0.1, lost=0.01)
 pytestmark = [pytest.mark.timeout(600), pytest.mark.usefixtures("namespaces")]
 
@@ -84,3 +87,17 @@ def test_clocks_an_hour_apart_affect_only_times(kubernetes_programs: Programs, t
     assert not found.verdict.breaches, found.text()
     assert not found.differing
     assert found.epochs > 1
+
+
+@pytest.mark.long
+def test_replica_with_a_slow_disk_is_removed_from_the_set(kubernetes_programs: Programs, tmp_path: Path) -> None:
+    reason = unavailable()
+    if reason:
+        pytest.skip(reason)
+    settings = {"replicaAcknowledge": "Flushed"}
+    plan = Schedule(seed=f"{SEED}", faults=[SLOW_DISK], long_s=LONG_S, settings=settings)
+    found = run(plan, kubernetes_programs.etcd, tmp_path)
+    print(f"slow disk: {found.text()}")
+    assert not found.verdict.breaches, found.text()
+    assert not found.differing
+    assert found.figures[0].gap_s < SLOW_DISK_GAP_S, found.text()
