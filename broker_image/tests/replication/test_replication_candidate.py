@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from delaymq.replication import (
+    Acknowledge,
     Failover,
     Note,
     NoteKind,
@@ -35,7 +36,7 @@ from delaymq.replication.events import (
     SwitchOver,
 )
 from delaymq.replication.history import EpochStart
-from delaymq.replication.messages import Accept, Ack, Begun, Follow, Frame, HandOver, Position
+from delaymq.replication.messages import Accept, Ack, Ask, Begun, Follow, Frame, HandOver, Position
 from delaymq_testing.replication.driver import (
     LOST,
     STORE,
@@ -249,6 +250,16 @@ def test_note_of_a_process_before_the_one_that_the_master_counted_last_is_no_pro
     assert "repeat both orders" in driver.take(Refused).reason
     driver.give(Detach("b", 2, Note(NoteKind.DETACHED, 2, newer)))
     assert not driver.has(Refused)
+
+
+def test_position_of_a_member_is_what_it_acknowledges() -> None:
+    for acknowledge, end in ((Acknowledge.APPENDED, 180), (Acknowledge.FLUSHED, 100)):
+        history = (EpochStart(1, 0), EpochStart(2, 150))
+        driver = Driver("b", SYNC._replace(acknowledge=acknowledge), history=history[:1])
+        driver.member.log.end, driver.member.log.history = 180, history
+        driver.give(Received("c", Ask(2, 7)))
+        position = driver.sent(Position)[-1]
+        assert (position.last_epoch, position.end) == (2 if end == 180 else 1, end)
 
 
 def test_empty_log_of_a_new_master_begins_at_0() -> None:

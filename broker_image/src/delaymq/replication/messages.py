@@ -78,7 +78,9 @@ class Position(NamedTuple):
     epoch: int
     round: int
     last_epoch: int
+    """Newest epoch that begins at or before `end`."""
     end: int
+    """Offset up to which it acknowledges its log."""
     note: Note | None
     is_master: bool
     vacant: str

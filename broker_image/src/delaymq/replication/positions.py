@@ -23,12 +23,16 @@ class Positions:
         """Answers to the newest question, with the times at which they arrived."""
 
     def own(self, round_: int = 0, *, is_master: bool = False) -> Position:
-        """Return the position of this member."""
+        """Return the position of this member: the log that it acknowledges, so that a power loss does not change it.
+
+        Before the first epoch, nothing is acknowledged, and it is the whole log.
+        """
         log = self._local.log
-        newest = last_epoch(trimmed(log.history, log.end))
+        end = self._local.acknowledged if log.history else log.end
+        newest = last_epoch(trimmed(log.history, end))
         vacant = self._register.version if self._register.record is None and not is_master else ""
         is_able = self._local.is_able
-        return Position(self._local.epoch, round_, newest, log.end, log.note, is_master, vacant, is_able)
+        return Position(self._local.epoch, round_, newest, end, log.note, is_master, vacant, is_able)
 
     def on_position(self, sender: str, position: Position) -> None:
         """Adopt an answer to the newest question."""

@@ -85,8 +85,10 @@ class Checker:
             if not has_lost and max(common_prefix(self.history, disk.log) for disk in disks.values()) > kept:
                 raise ViolationError(f"a loss is larger than necessary: {record}")
             self._give_up(kept, record)
-        elif record.epoch <= max(self._masters, default=-1):
+        elif record.epoch <= max(map(_newest_epoch, disks.values())):
             raise ViolationError(f"epoch {record.epoch} had a master")
+        else:
+            self._forget_epochs(record.epoch)
 
     def _lose(self, old: Record, record: Record, disks: dict[str, Disk], is_ordered: bool) -> None:
         """Give up what a stated loss allows: what the new master does not have."""
@@ -112,10 +114,14 @@ class Checker:
         self.copies.clear()
         self._parse(0)
         self.lossy_epoch = record.epoch
+        self._forget_epochs(record.epoch)
+
+    def _forget_epochs(self, first: int) -> None:
+        """Let epochs be used again from `first` on."""
         for epochs in (self._masters, self._confirming):
-            for epoch in [epoch for epoch in epochs if epoch >= record.epoch]:
+            for epoch in [epoch for epoch in epochs if epoch >= first]:
                 del epochs[epoch]
-        if self._newest is not None and self._newest[0] >= record.epoch:
+        if self._newest is not None and self._newest[0] >= first:
             self._newest = None
 
     def check_member(self, name: str, disk: Disk) -> None:
@@ -205,3 +211,8 @@ class Checker:
         end = disk.store.consumed * SIZE
         if not self._is_stale(disk) and end > max(confirmed, len(self.history)) and not self._survived(disk, end):
             raise ViolationError(f"the consumer's offset on {name} is beyond the confirmed history")
+
+
+def _newest_epoch(disk: Disk) -> int:
+    """Return the newest epoch whose start the log still reaches."""
+    return max((each.epoch for each in disk.history if each.start <= len(disk.log)), default=0)
