@@ -7,12 +7,8 @@ import os
 from collections import defaultdict
 
 import pytest
-from delaymq import kernels
 from delaymq_testing.any_disk import any_disk  # noqa: F401
-from delaymq_testing.repetitions import SEED, is_chosen
-
-WITHOUT_KERNELS = 3
-"""One in this many test processes runs brokers without compiled kernels."""
+from delaymq_testing.repetitions import is_chosen
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -29,20 +25,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    _rotate_kernels()
     config.addinivalue_line("markers", "long: takes too long for every change; runs with --long")
     config.addinivalue_line("markers", "one_in(share): one in `share` parameters each time, by the seed")
     config.addinivalue_line("markers", "ours_only: a promise that the real broker does not make")
-
-
-def _rotate_kernels() -> None:
-    """Let brokers run without compiled kernels if this is one of the test processes that the seed chooses.
-
-    The tests of a file stay together and are assigned to any process, so each run chooses other files.
-    """
-    process = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
-    if (SEED + process) % WITHOUT_KERNELS == 0:
-        os.environ.setdefault(kernels.VARIABLE, "off")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -12,12 +12,17 @@ from harness.brokers import Cluster, OurCluster, RealCluster
 from harness.clients import Workbench
 from harness.driver import Driver
 from harness.suite import enter_isolated
+from harness.without_kernels import rotate
 
 DELAY_LEVELS = "1s 2s 1s 1s 3s 4s 10s 1h"
 """Short levels; 3 and 4 are the first and second retry of a failed message."""
 COMMON_CONFIG: Mapping[str, str] = {"messageDelayLevel": DELAY_LEVELS}
 
 NewCluster = Callable[..., Cluster]
+
+
+def pytest_configure() -> None:
+    rotate()
 
 
 @pytest.hookimpl(wrapper=True)

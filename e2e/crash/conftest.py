@@ -6,6 +6,11 @@ import pytest
 from crash.load import SHORT_LIVED, SOURCES_PATH, LoadProgram
 from harness import java
 from harness.suite import enter_isolated
+from harness.without_kernels import rotate
+
+
+def pytest_configure() -> None:
+    rotate()
 
 
 @pytest.fixture(scope="session")
