@@ -397,9 +397,8 @@ class BrokerServer:
     def _link(self, session: ClientSession, command: Command) -> None:
         if self.links is None:
             reply(session, command, refusal(command.code))
-        else:
-            if self.links.handle(session.connection, command):
-                self.sessions.linked(session)
+        elif self.links.handle(session.connection, command):
+            self.sessions.linked(session)
 
     def _hand_over(self, now_ms: int, budget: int) -> int:
         count = self.broker.hand_over(now_ms, budget)
