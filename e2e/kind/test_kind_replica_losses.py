@@ -11,10 +11,11 @@ import pytest
 from kind import objects
 from kind.clients import JAVA_POD, JavaClient
 from kind.group_load import STORED, TOPICS, GroupLoad
-from kind.groups import PODS, REGISTER, group_of
+from kind.groups import LEVELS, PODS, RATE, REGISTER, group_of
 from kind.lab import Lab, Operator
 from kind.lost_nodes import LostNodes
 from kind.space import Space, condition
+from kind.verdict import longest_gap_s
 from kind.waiting import NotYetError, wait_until
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(2400)]
@@ -209,8 +210,57 @@ def _connect_during_switchover(space: Space, name_servers: str, load: GroupLoad)
         return connects.result()
 
 
-def _is_new_volume(space: Space, replica: str) -> bool:
+def _is_new_volume(space: Space, replica: str, *, before: str = "") -> bool:
     claim = space.find("pvc", f"store-{replica}")
-    if claim is None or "deletionTimestamp" in claim["metadata"]:
+    if claim is None or "deletionTimestamp" in claim["metadata"] or claim["metadata"]["uid"] == before:
         raise NotYetError("the claim is being deleted")
     return True
+
+
+@contextmanager
+def _with_values(operator: Operator, **values: object) -> Iterator[None]:
+    operator.upgrade(**values)
+    try:
+        yield
+    finally:
+        operator.upgrade()
+
+
+def test_volume_of_a_deleted_node_is_replaced_by_the_operator(
+    lab: Lab, operator: Operator, spaces: Callable[..., Space], nodes: LostNodes, note: Callable[..., None]
+) -> None:
+    space = spaces("deleted")
+    space.apply(objects.topic("orders", queues=4))
+    with _with_values(operator, rbac={"lostVolumes": True}):
+        name_servers = space.broker_ready(
+            replicasPerGroup=2,
+            replication={"replaceLostVolumesAfterSeconds": 60},
+            nameServers={"replicas": 2, "resources": {"requests": objects.SMALL_REQUESTS}},
+        )
+        space.wait_condition("topic.delaymq.io", "orders", "Ready", reason="InEveryGroup")
+        _wait_in_sync(space)
+        producer = space.client.produce(topic="orders", name_servers=name_servers, rate=RATE, levels=LEVELS)
+        producer.wait_lines("sent", 2 * RATE, timeout_s=60)
+        former = _master_now(space)
+        before = space.get("pvc", f"store-{former}")["metadata"]["uid"]
+        home = space.pod(former)["spec"]["nodeName"]
+        nodes.lose(home)
+        lab.cluster.kubectl("delete", "node", home, "--wait=false")
+        began = time.monotonic()
+        _wait_other_master(space, former)
+        space.wait_condition("broker.delaymq.io", "demo", "Degraded", reason="VolumeLost", timeout_s=120)
+        reported_s = time.monotonic() - began
+        wait_until(
+            "the volume is a new one", lambda: _is_new_volume(space, former, before=before), timeout_s=240, every_s=2
+        )
+        replaced_s = time.monotonic() - began
+        # A new machine with the name of the former one.
+        nodes.give_back(home)
+        _wait_in_sync(space)
+        assert "ReplacingVolume" in {event["reason"] for event in space.list("events.events.k8s.io")}
+        producer.wait_lines("sent", len(producer.lines("sent")) + 2 * RATE, timeout_s=60)
+        producer.stop()
+        sends = producer.sends()
+        verdict = space.judge_when_done("orders", sends)
+        verdict.assert_clean()
+    note(reported_s=reported_s, replaced_s=replaced_s, gap_s=longest_gap_s(sends), **verdict.figures())

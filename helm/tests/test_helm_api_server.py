@@ -130,7 +130,7 @@ def test_single_command_installs_crds_operator_and_first_broker(release: Release
 
 
 def test_operator_has_its_permissions_in_all_namespaces(release: Release, prepared: ApiServer) -> None:
-    release.install()
+    release.install("--set", "rbac.lostVolumes=true")
     account = f"{release.namespace}:delaymq-operator"
     for one in PERMISSIONS:
         if one.scope == "listed":

@@ -157,8 +157,20 @@ def test_replicas_can_be_disabled_with_all_their_permissions(helm: Helm, watched
     assert allowed(rules) == needed("watched", scope, replication=False)
 
 
+@pytest.mark.parametrize("watched", [[], ["shop"]])
+def test_operator_reads_nodes_and_volumes_only_on_request(helm: Helm, watched: list[str]) -> None:
+    values = {"watchNamespaces": watched, "rbac.finalizers": False}
+    rules = [rule for one in helm.render(values) if one["kind"].endswith("Role") for rule in one["rules"]]
+    assert not allowed(rules) & needed("cluster")
+    objects = helm.render(values | {"rbac.lostVolumes": True})
+    name = "delaymq-operator-volumes-delaymq"
+    assert allowed(named(objects, "ClusterRole", name)["rules"]) == needed("cluster")
+    binding = named(objects, "ClusterRoleBinding", name)
+    assert (binding["roleRef"]["name"], binding["subjects"][0]["namespace"]) == (name, "delaymq")
+
+
 def test_disabling_rbac_creates_no_rbac_objects(helm: Helm) -> None:
-    kinds = {one["kind"] for one in helm.render({"rbac.create": False})}
+    kinds = {one["kind"] for one in helm.render({"rbac.create": False, "rbac.lostVolumes": True})}
     assert not kinds & {"Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding"}
 
 

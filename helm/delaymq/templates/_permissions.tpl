@@ -71,6 +71,16 @@
   verbs: [list, create, patch]
 {{- end -}}
 
+{{/* Permissions for objects without a namespace: whether the node of a lost volume still exists. */}}
+{{- define "delaymq.volumeRules" -}}
+- apiGroups: [""]
+  resources: [persistentvolumes]
+  verbs: [get]
+- apiGroups: [""]
+  resources: [nodes]
+  verbs: [list]
+{{- end -}}
+
 {{/* With watchNamespaces, granted in all namespaces: deleting a namespace removes its Role immediately, but the
 finalizers of Topics and DelayLevelConfigs remain. Without these rules the operator could not remove them, and the
 namespace would hang in Terminating. */}}

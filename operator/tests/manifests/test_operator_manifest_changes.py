@@ -69,6 +69,12 @@ CHANGES: dict[str, tuple[Manifest, Manifest, set[str], set[str]]] = {
         {BROKERS},
         {BROKERS},
     ),
+    "replication.replaceLostVolumesAfterSeconds": (
+        {"replicasPerGroup": 2},
+        {"replicasPerGroup": 2, "replication": {"replaceLostVolumesAfterSeconds": 60}},
+        set(),
+        set(),
+    ),
     "replication.failover": (
         {"replicasPerGroup": 2},
         {"replicasPerGroup": 2, "replication": {"failover": "Manual"}},

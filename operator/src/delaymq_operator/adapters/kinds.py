@@ -68,6 +68,9 @@ KINDS: Final[dict[str, Kind]] = {
     "EndpointSlice": Kind("discovery.k8s.io", "v1", "endpointslices"),
     "Role": Kind("rbac.authorization.k8s.io", "v1", "roles"),
     "Lease": Kind("coordination.k8s.io", "v1", "leases"),
+    # Not watched: they are read only for a volume whose broker does not run.
+    "PersistentVolume": Kind("", "v1", "persistentvolumes"),
+    "Node": Kind("", "v1", "nodes"),
 }
 OWN_KINDS: Final = tuple(PLURALS)
 WATCHED_KINDS: Final = tuple(name for name, kind in KINDS.items() if kind.watched)

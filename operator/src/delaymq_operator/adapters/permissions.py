@@ -22,7 +22,8 @@ class Permission:
     scope: str = "watched"
     """Namespaces of the permission. watched: the served namespaces; all, listed: the same, but only if the operator
     serves all namespaces, or those in a list; own: the operator's own namespace; lasting: all namespaces even if only
-    some are served, since a Role is deleted with its namespace.
+    some are served, since a Role is deleted with its namespace; cluster: objects without a
+    namespace, granted by the chart with rbac.lostVolumes only.
     """
     analytics: bool = False
     """Required for spec.analytics only: omitted by the chart with rbac.analytics disabled."""
@@ -63,7 +64,8 @@ PERMISSIONS: Final[tuple[Permission, ...]] = (
         "",
         "persistentvolumeclaims",
         ("list", "watch", "patch", "delete"),
-        "grow volumes, store a broker's address; delete: a claim that was never bound, if its class was corrected",
+        "grow volumes, store a broker's address; delete: a claim that was never bound, if its class was corrected, and "
+        "a lost volume of a group with replicas",
     ),
     Permission(
         "",
@@ -109,6 +111,14 @@ PERMISSIONS: Final[tuple[Permission, ...]] = (
         "bind these roles to the service account of the group",
         replication=True,
     ),
+    Permission(
+        "",
+        "persistentvolumes",
+        ("get",),
+        "find the nodes of a volume whose broker does not run",
+        scope="cluster",
+    ),
+    Permission("", "nodes", ("list",), "find out whether these nodes exist", scope="cluster"),
     Permission(
         "sparkoperator.k8s.io",
         "sparkapplications",

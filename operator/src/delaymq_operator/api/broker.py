@@ -131,6 +131,8 @@ class Replication(ApiStruct, frozen=True, kw_only=True):
     min_in_sync: Annotated[int, Meta(ge=1, le=MAX_REPLICAS)] = 1
     acknowledge: Literal["Appended", "Flushed"] = "Appended"
     failover: Literal["Automatic", "Manual"] = "Automatic"
+    replace_lost_volumes_after_seconds: Annotated[int, Meta(ge=60, le=604_800)] | None = None
+    """Time after which a volume of nodes that no longer exist is replaced; None: never."""
 
 
 class BrokerSpec(ApiStruct, frozen=True, kw_only=True):

@@ -49,6 +49,7 @@ class Reason(StrEnum):
     SWITCHING_OVER = "SwitchingOver"
     ADDING_REPLICAS = "AddingReplicas"
     REMOVING_REPLICAS = "RemovingReplicas"
+    REPLACING_VOLUME = "ReplacingVolume"
     WAITING_FOR_POD = "WaitingForPod"
     SETTLED = "Settled"
     # Broker, Degraded; InvalidSpec is also a Ready reason:
@@ -65,6 +66,7 @@ class Reason(StrEnum):
     VOLUME_NOT_BOUND = "VolumeNotBound"
     VOLUME_CANNOT_GROW = "VolumeCannotGrow"
     VOLUME_BEING_DELETED = "VolumeBeingDeleted"
+    VOLUME_LOST = "VolumeLost"
     BROKER_UNREACHABLE = "BrokerUnreachable"
     APPLY_FAILED = "ApplyFailed"
     NODE_PORT_TAKEN = "NodePortTaken"

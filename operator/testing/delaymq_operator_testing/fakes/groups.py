@@ -15,6 +15,7 @@ from delaymq_operator.reconcile.errors import BrokerRefused
 from msgspec import structs
 
 from delaymq_operator_testing.fakes.kube import FakeKube
+from delaymq_operator_testing.trees import copied
 
 if TYPE_CHECKING:
     from delaymq_operator_testing.fakes.brokers import FakeBroker
@@ -54,6 +55,8 @@ class FakeGroups:
     """Members that do not catch up."""
     mute: set[str] = field(default_factory=set)
     """Members that are disconnected from the others."""
+    lingering: set[str] = field(default_factory=set)
+    """Members that are connected although their pods do not exist."""
     failed: dict[str, str] = field(default_factory=dict)
     """Members that cannot follow, and why."""
     refuses: str = ""
@@ -105,6 +108,9 @@ class FakeGroups:
         group.in_sync = set(in_sync)
         group.behind = {}
         group.history.append((group.epoch, pod))
+        lease = self.kube.objects.get(("Lease", self.namespace, _register(broker.name)))
+        if lease is not None:
+            self.kube.put(copied(lease) | {"spec": {"holderIdentity": pod, "leaseTransitions": group.epoch}})
         self._publish(pod, broker, group.epoch)
 
     def _publish(self, pod: str, broker: FakeBroker, epoch: int) -> None:
@@ -178,7 +184,8 @@ class FakeGroups:
         )
 
     def _progress(self, group: FakeGroup, pod: str, *, leads: bool) -> GroupMember:
-        found = GroupMember(name=pod, address=pod, connected=True, in_sync=False)
+        linked = pod in self.lingering or (pod in self.running and pod not in self.mute)
+        found = GroupMember(name=pod, address=pod, connected=linked, in_sync=False)
         if leads and pod in group.in_sync:
             found = structs.replace(found, in_sync=True, acknowledged=1000, behind_bytes=0, behind_ms=3)
         return found

@@ -44,6 +44,10 @@ class FakeKube:
     """Storage classes that do not exist: their claims stay unbound. None means that there is no default class."""
     largest: str = ""
     """Maximum size of volumes, whatever their claims request; empty means unlimited."""
+    unusable: set[str] = field(default_factory=set)
+    """Claims, by uid, whose volume no node can use: their pods are not scheduled."""
+    claimless: set[str] = field(default_factory=set)
+    """Pods whose StatefulSet does not create their claims."""
     unready: set[str] = field(default_factory=set)
     """Pods that run but are not ready."""
     is_ready: Callable[[str], bool] = lambda pod: True
@@ -256,6 +260,8 @@ class FakeKube:
         for claim in body["spec"].get("volumeClaimTemplates") or []:
             name = f"{claim['metadata']['name']}-{metadata['name']}-{ordinal}"
             place = ("PersistentVolumeClaim", metadata["namespace"], name)
+            if f"{metadata['name']}-{ordinal}" in self.claimless:
+                continue
             if place not in self.objects:
                 made = copied(claim)
                 made["kind"] = "PersistentVolumeClaim"
@@ -308,6 +314,8 @@ class FakeKube:
         claim = self.objects.get(("PersistentVolumeClaim", pod["namespace"], f"store-{pod['name']}"))
         if claim is None:
             return pod["labels"].get(COMPONENT) != "broker"
+        if claim["metadata"]["uid"] in self.unusable:
+            return False
         return "capacity" in (claim.get("status") or {})
 
     # Storage.

@@ -29,6 +29,7 @@ from delaymq_operator.reconcile.broker.model.memory import BrokerMemory
 from delaymq_operator.reconcile.broker.observe.cluster import observe_brokers, observe_cluster
 from delaymq_operator.reconcile.broker.observe.defaults import choose_defaults
 from delaymq_operator.reconcile.broker.observe.late_pods import find_late_pods
+from delaymq_operator.reconcile.broker.observe.lost_volumes import find_lost_volumes
 from delaymq_operator.reconcile.broker.observe.scheduler import judge_schedulers
 from delaymq_operator.reconcile.broker.observe.validation import (
     check_name_servers,
@@ -46,6 +47,7 @@ from delaymq_operator.reconcile.broker.report.problems import (
 from delaymq_operator.reconcile.broker.report.replicas import report_replicas
 from delaymq_operator.reconcile.broker.report.status import compose_status, publish_status
 from delaymq_operator.reconcile.broker.roll.handovers import promote_on_request
+from delaymq_operator.reconcile.broker.roll.replacements import replace_lost_volumes
 from delaymq_operator.reconcile.broker.roll.restarts import restart_outdated_pods
 from delaymq_operator.reconcile.broker.roll.scale_in import remove_surplus_groups
 from delaymq_operator.reconcile.broker.roll.shrinking import remove_surplus_members
@@ -63,6 +65,7 @@ OBSERVE: tuple[Step, ...] = (
     choose_defaults,
     observe_brokers,
     judge_schedulers,
+    find_lost_volumes,
     report_unbound_volumes,
     find_late_pods,
     report_failures,
@@ -81,6 +84,7 @@ CHANGE: tuple[Step, ...] = (
     grow_volumes,
     apply_settings,
     promote_on_request,
+    replace_lost_volumes,
     restart_outdated_pods,
     remove_surplus_members,
     remove_surplus_groups,

@@ -1,7 +1,7 @@
 """Claims without a volume: the cause, and a replacement when the spec is corrected.
 
 Size and class are immutable in an unbound claim and in a StatefulSet: both are recreated. A claim that is or ever was
-bound is never deleted.
+bound is never deleted here.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ def _block_restarts(p: BrokerPass, group: Group, member: Member, claim: Manifest
     """Prevent restarts of pods whose claim was deleted: the claim and its messages are lost when the pod stops, so a
     user has to decide.
     """
-    if member.pod is None or group.surplus or is_unbound(claim):
+    if member.pod is None or group.surplus or is_unbound(claim) or p.lost_volume(claim):
         return
     name = claim["metadata"]["name"]
     group.hold = f"volume {name} would be deleted when the pod stops"

@@ -257,6 +257,11 @@ class BrokerPass:
         self.memory.events_ms[reason, message] = self.now_ms
         await self.ctx.kube.event(self.body, type=type_, reason=reason, message=message)
 
+    def lost_volume(self, claim: Manifest) -> str:
+        """Return why the volume of a claim cannot be used again; empty: it can, or this is unknown."""
+        found = self.memory.lost_volumes.get(claim["metadata"]["uid"])
+        return found.why if found is not None else ""
+
     def cached(self, kind: str, name: str) -> Manifest | None:
         """Return an object of the Broker's namespace from the cache."""
         return self.ctx.cache.get(kind, self.namespace, name)

@@ -36,6 +36,19 @@ class SeenOffsets:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LostVolume:
+    """Whether the volume of a claim can be used again."""
+
+    why: str
+    """Why not; empty: it can, or this is unknown."""
+    since_ms: int
+    """Time since which `why` has not been empty; otherwise, that of the check."""
+    checked_ms: int
+    forbidden: str
+    """The API server's message if the operator lacks the permission to find out."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class LastWarning:
     """The newest Warning Event about an object."""
 
@@ -72,6 +85,8 @@ class BrokerMemory:
     """Time since which a group's broker, although it responds, does not follow drain requests."""
     growth_refused_ms: dict[tuple[str, str], tuple[int, str]] = field(default_factory=dict)
     """(claim, size) → time and message of the API server's rejection."""
+    lost_volumes: dict[str, LostVolume] = field(default_factory=dict)
+    """uid of a claim whose broker does not run → the last check of its volume."""
     missing_since_ms: dict[str, int] = field(default_factory=dict)
     """Time since which a pod, by name, has been missing."""
     warnings: dict[str, tuple[int, LastWarning | None]] = field(default_factory=dict)
@@ -95,6 +110,7 @@ class BrokerMemory:
             self.unreachable_since_ms.clear()
             self.undrained_since_ms.clear()
             self.growth_refused_ms.clear()
+            self.lost_volumes.clear()
             self.missing_since_ms.clear()
             self.checked_ms.clear()
             self.masterless_since_ms.clear()

@@ -1,0 +1,129 @@
+"""Volumes of replicas that cannot be used again, because they were deleted, or exist only on nodes that do not.
+
+A node that does not respond still exists, and may return with its volumes. Its Node object is removed by an
+administrator, or by the cloud's controller, when its machine has been deleted.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from delaymq_operator.api.conditions import Reason
+from delaymq_operator.api.resource import timestamp_of_ms
+from delaymq_operator.reconcile.broker.model.broker_pass import BrokerPass, Group
+from delaymq_operator.reconcile.broker.model.claims import is_unbound
+from delaymq_operator.reconcile.broker.model.members import Member, is_in_sync
+from delaymq_operator.reconcile.broker.model.memory import LostVolume
+from delaymq_operator.reconcile.errors import KubeError
+from delaymq_operator.reconcile.ports import Manifest
+
+_LATE_MS: Final = 15_000
+"""Time that a starting pod may take before its volume is checked."""
+_CHECK_MS: Final = 15_000
+_NODE_KEYS: Final = frozenset({"hostname", "node", "nodename"})
+"""Names of the labels, after their prefix, that identify one node: kubernetes.io/hostname, and those of provisioners of
+local volumes. A volume that is bound to a zone remains although the zone has no node at the moment.
+"""
+_MAX_NODES: Final = 8
+"""Maximum number of nodes that are looked up for a volume; one with more is not considered local."""
+
+
+async def find_lost_volumes(p: BrokerPass) -> None:
+    """Find and report lost volumes of brokers that do not run."""
+    suspects = {
+        member.claim["metadata"]["uid"]: (group, member, member.claim)
+        for group in p.desired_groups
+        for member in group.members
+        if member.claim is not None and _is_suspect(p, group, member, member.claim)
+    }
+    known = p.memory.lost_volumes
+    p.memory.lost_volumes = {uid: found for uid, found in known.items() if uid in suspects}
+    for uid, (group, member, claim) in suspects.items():
+        found = known.get(uid)
+        if found is None or p.now_ms - found.checked_ms >= _CHECK_MS:
+            found = await check_volume(p, claim)
+        _report(p, group, member, claim["metadata"]["name"], found)
+
+
+def _is_suspect(p: BrokerPass, group: Group, member: Member, claim: Manifest) -> bool:
+    """Return whether a broker of a group with replicas has not run for some time although its claim has a volume."""
+    if not group.replicated or member.surplus or is_unbound(claim):
+        return False
+    if member.state is not None or is_in_sync(group.master, member.name):
+        return False
+    since_ms = member.pod.unready_since_ms if member.pod is not None else 0
+    return since_ms is not None and p.now_ms - since_ms >= _LATE_MS
+
+
+async def check_volume(p: BrokerPass, claim: Manifest) -> LostVolume:
+    """Return, and remember, whether the volume of a claim is lost now; unknown counts as not lost."""
+    uid = claim["metadata"]["uid"]
+    why = forbidden = ""
+    try:
+        why = await _why_lost(p, claim)
+    except KubeError as error:
+        forbidden = error.message if error.forbidden else ""
+    before = p.memory.lost_volumes.get(uid)
+    since_ms = before.since_ms if before is not None and before.why and why else p.now_ms
+    found = LostVolume(why=why, since_ms=since_ms, checked_ms=p.now_ms, forbidden=forbidden)
+    p.memory.lost_volumes[uid] = found
+    return found
+
+
+async def _why_lost(p: BrokerPass, claim: Manifest) -> str:
+    if (claim.get("status") or {}).get("phase") == "Lost":
+        return "its PersistentVolume was deleted"
+    name = (claim.get("spec") or {}).get("volumeName")
+    volume = await p.ctx.kube.get("PersistentVolume", "", name) if name else None
+    nodes = _nodes_of(volume) if volume is not None else []
+    if not nodes:
+        # A claim whose volume was deleted is marked by Kubernetes as lost.
+        return ""
+    for key, value in nodes:
+        if await _exists(p, key, value):
+            return ""
+    return f"no node has {' or '.join(f'{key}={value}' for key, value in nodes)}"
+
+
+def _nodes_of(volume: Manifest) -> list[tuple[str, str]]:
+    """Return the nodes to which a volume is bound, each as a label or field and its value; empty: to others as well."""
+    required = ((volume.get("spec") or {}).get("nodeAffinity") or {}).get("required") or {}
+    found: list[tuple[str, str]] = []
+    for term in required.get("nodeSelectorTerms") or []:
+        named = _nodes_of_term(term)
+        if not named:
+            return []
+        found += named
+    return found if len(found) <= _MAX_NODES else []
+
+
+def _nodes_of_term(term: dict[str, Any]) -> list[tuple[str, str]]:
+    """Return the nodes that a term names. All of its requirements apply, so one that names nodes is sufficient."""
+    for each in [*(term.get("matchExpressions") or []), *(term.get("matchFields") or [])]:
+        key = str(each.get("key"))
+        is_node = key == "metadata.name" or key.rpartition("/")[2] in _NODE_KEYS
+        if is_node and each.get("operator") == "In" and each.get("values"):
+            return [(key, str(value)) for value in each["values"]]
+    return []
+
+
+async def _exists(p: BrokerPass, key: str, value: str) -> bool:
+    if key == "metadata.name":
+        return bool(await p.ctx.kube.list("Node", fields={key: value}))
+    return bool(await p.ctx.kube.list("Node", labels={key: value}))
+
+
+def _report(p: BrokerPass, group: Group, member: Member, claim: str, found: LostVolume) -> None:
+    after_s = p.broker.spec.replication.replace_lost_volumes_after_seconds
+    if found.forbidden and after_s is not None:
+        what = f"The operator cannot check whether volume {claim} of {group.name} is lost: {found.forbidden}"
+        p.problem(Reason.VOLUME_LOST, f"{what}. Install the chart with rbac.lostVolumes=true.")
+    if not found.why:
+        return
+    what = f"Volume {claim} of {group.name} has been lost since {timestamp_of_ms(found.since_ms)}: {found.why}"
+    if after_s is None:
+        todo = f"If it does not return, delete the claim and then pod {member.name}; the next pod copies all messages"
+    else:
+        at = timestamp_of_ms(found.since_ms + after_s * 1000)
+        todo = f"The operator replaces it after {at} unless it returns, while the group has a master"
+    p.problem(Reason.VOLUME_LOST, f"{what}. {todo}.")
