@@ -1,6 +1,7 @@
 """Lost volumes of replicas: detected by their nodes, and replaced on request once the others have every message."""
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Sequence
 
 import pytest
 from delaymq_operator.reconcile.broker.model.memory import BrokerMemory, LostVolume
@@ -208,8 +209,9 @@ def test_claim_whose_volume_was_deleted_is_replaced() -> None:
     before = claim_uid(world, MEMBERS[1])
     stop(world, MEMBERS[1])
     world.existing("PersistentVolumeClaim", f"store-{MEMBERS[1]}")["status"]["phase"] = "Lost"
+    world.kube.remove("PersistentVolume", "", f"pv-{MEMBERS[1]}")
     wait_replaced(world, MEMBERS[1], before)
-    assert "its PersistentVolume was deleted" in told(world, "ReplacingVolume")[0]
+    assert f"its PersistentVolume pv-{MEMBERS[1]} was deleted" in told(world, "ReplacingVolume")[0]
 
 
 def test_nothing_is_replaced_without_a_master() -> None:
@@ -224,28 +226,151 @@ def test_nothing_is_replaced_without_a_master() -> None:
     assert {note for note in ("NoMaster", "VolumeLost") if note in str(world.kube.events)} == {"NoMaster", "VolumeLost"}
 
 
-def other_epoch(world: FakeWorld) -> None:
-    world.existing("Lease", "demo-broker-0-register")["spec"] = {"holderIdentity": MEMBERS[0], "leaseTransitions": 9}
+def write_record(world: FakeWorld, *, epoch: int = 1, master: str = MEMBERS[0], in_sync: Sequence[str] = ()) -> None:
+    lease = copied(world.existing("Lease", "demo-broker-0-register"))
+    record = {"epoch": epoch, "master": master, "inSync": list(in_sync or [master])}
+    lease["metadata"]["annotations"]["delaymq.io/register"] = json.dumps(record)
+    world.kube.put(lease)
 
 
-def other_master(world: FakeWorld) -> None:
-    world.existing("Lease", "demo-broker-0-register")["spec"] = {"holderIdentity": MEMBERS[2], "leaseTransitions": 1}
+def other_epoch(world: FakeWorld) -> str:
+    write_record(world, epoch=9)
+    return f"the Lease does not state that {MEMBERS[0]} is the master of epoch 1"
 
 
-def member_connected(world: FakeWorld) -> None:
+def other_master(world: FakeWorld) -> str:
+    write_record(world, master=MEMBERS[2])
+    return f"the Lease does not state that {MEMBERS[0]} is the master of epoch 1"
+
+
+def no_record(world: FakeWorld) -> str:
+    lease = copied(world.existing("Lease", "demo-broker-0-register"))
+    lease["metadata"]["annotations"]["delaymq.io/register"] = "?"
+    world.kube.put(lease)
+    return f"the Lease does not state that {MEMBERS[0]} is the master of epoch 1"
+
+
+def still_counted(world: FakeWorld) -> str:
+    write_record(world, in_sync=MEMBERS[:2])
+    return f"{MEMBERS[0]} counts {MEMBERS[1]} as in sync"
+
+
+def still_connected(world: FakeWorld) -> str:
     world.brokers.groups.lingering.add(MEMBERS[1])
+    return f"{MEMBERS[0]} is connected to {MEMBERS[1]}: the broker still runs"
 
 
-@pytest.mark.parametrize("doubt", [other_epoch, other_master, member_connected], ids=lambda doubt: doubt.__name__)
-def test_nothing_is_replaced_in_doubt_about_the_master_or_the_member(doubt: Callable[[FakeWorld], None]) -> None:
+def lease_unreachable(world: FakeWorld) -> str:
+    world.brokers.groups.registers_unreachable = True
+    return f"{MEMBERS[0]} cannot reach its Lease"
+
+
+def other_broker_responds(world: FakeWorld) -> str:
+    world.brokers.groups.responds_as = "other-broker-0-0"
+    return "demo-0 has no master"
+
+
+def promoted(world: FakeWorld) -> str:
+    world.annotate(promote=f"{MEMBERS[0]}@1")
+    return "the annotation delaymq.io/promote is set"
+
+
+DOUBTS = [
+    other_epoch, other_master, no_record, still_counted, still_connected, lease_unreachable, other_broker_responds,
+    promoted,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("doubt", DOUBTS, ids=lambda doubt: doubt.__name__)
+def test_nothing_is_replaced_in_doubt_about_the_master_or_the_member(doubt: Callable[[FakeWorld], str]) -> None:
     world = local(3)
     before = claim_uid(world, MEMBERS[1])
     lose(world, 1)
     world.idle(AFTER_S - 10)
-    doubt(world)
+    why = doubt(world)
     world.idle(AFTER_S)
     assert claim_uid(world, MEMBERS[1]) == before
     assert told(world, "ReplacingVolume") == []
+    assert f"is not replaced yet: {why}" in world.condition("Degraded")["message"]
+
+
+@pytest.mark.parametrize("change", ["paused", "deleted"])
+def test_change_of_the_broker_that_the_cache_lacks_prevents_a_replacement(change: str) -> None:
+    world = local()
+    before = claim_uid(world, MEMBERS[1])
+    lose(world, 1)
+    world.run(lambda: bool(lost_volumes(world)))
+    (found,) = lost_volumes(world)
+    world.run(lambda: world.now_ms >= found.since_ms + (AFTER_S - 3) * 1000)
+    world.lag_ticks = 10_000
+    if change == "paused":
+        world.change(paused=True)
+    else:
+        world.broker["metadata"]["deletionTimestamp"] = "2026-11-28T00:00:00Z"
+    world.idle(20)
+    assert claim_uid(world, MEMBERS[1]) == before
+
+
+def test_paused_broker_reports_a_lost_volume_and_keeps_it() -> None:
+    world = local()
+    before = claim_uid(world, MEMBERS[1])
+    world.change(paused=True)
+    lose(world, 1)
+    world.idle(2 * AFTER_S)
+    assert claim_uid(world, MEMBERS[1]) == before
+    assert "It is not replaced while spec.paused is true." in world.condition("Degraded")["message"]
+
+
+def test_failed_checks_and_new_pods_do_not_restart_the_time() -> None:
+    world = local()
+    before = claim_uid(world, MEMBERS[1])
+    lose(world, 1)
+    world.idle(60)
+    world.kube.forbidden.add(("list", "Node"))
+    world.kube.remove("Pod", NAMESPACE, MEMBERS[1])
+    world.idle(30)
+    assert claim_uid(world, MEMBERS[1]) == before
+    world.kube.forbidden.clear()
+    world.run(lambda: told(world, "ReplacingVolume") != [], ticks=AFTER_S - 60)
+
+
+def test_nothing_is_replaced_while_checks_fail() -> None:
+    world = local()
+    before = claim_uid(world, MEMBERS[1])
+    lose(world, 1)
+    world.idle(60)
+    world.kube.forbidden.add(("list", "Node"))
+    world.idle(2 * AFTER_S)
+    assert claim_uid(world, MEMBERS[1]) == before
+    assert "is not replaced yet: cannot list resource Node" in world.condition("Degraded")["message"]
+
+
+def test_volume_of_an_existing_node_that_lacks_the_label_is_kept() -> None:
+    world = local()
+    bind(world, MEMBERS[1], on_node("node-1", "topology.topolvm.io/node"))
+    stop(world, MEMBERS[1])
+    world.idle(2 * AFTER_S)
+    assert world.reason("Degraded") == "PodFailing"
+    world.kube.remove("Node", "", "node-1")
+    put_node(world, "machine-1")
+    bind(world, MEMBERS[1], on_node("other-1", "topology.topolvm.io/node"))
+    # Its pod runs on a node that exists, although nothing responds.
+    world.kube.unusable.clear()
+    world.kube.unready.add(MEMBERS[1])
+    world.brokers.groups.silent.add(MEMBERS[1])
+    put_node(world, "node-1")
+    before = claim_uid(world, MEMBERS[1])
+    world.idle(2 * AFTER_S)
+    assert claim_uid(world, MEMBERS[1]) == before
+
+
+def test_claim_whose_volume_refers_to_another_claim_is_kept() -> None:
+    world = local()
+    before = claim_uid(world, MEMBERS[1])
+    stop(world, MEMBERS[1])
+    world.existing("PersistentVolumeClaim", f"store-{MEMBERS[1]}")["status"]["phase"] = "Lost"
+    world.idle(2 * AFTER_S)
+    assert claim_uid(world, MEMBERS[1]) == before
 
 
 @pytest.mark.parametrize("request_", [("get", "PersistentVolume"), ("list", "Node")])
@@ -256,7 +381,9 @@ def test_missing_permission_is_reported_and_nothing_is_replaced(request_: tuple[
     lose(world, 1)
     world.idle(3 * AFTER_S)
     assert claim_uid(world, MEMBERS[1]) == before
-    assert "Install the chart with rbac.lostVolumes=true." in world.condition("Degraded")["message"]
+    state = world.condition("Degraded")
+    assert state["reason"] == "PodFailing"
+    assert "Install the chart with rbac.lostVolumes=true." in state["message"]
 
 
 def test_operator_asks_for_nodes_only_while_a_broker_does_not_run() -> None:
@@ -267,7 +394,7 @@ def test_operator_asks_for_nodes_only_while_a_broker_does_not_run() -> None:
     lose(world, 1)
     world.kube.requests.clear()
     world.idle(60)
-    assert 1 <= len([kind for _, kind, _ in world.kube.requests if kind == "Node"]) <= 5
+    assert 1 <= len([kind for _, kind, _ in world.kube.requests if kind == "Node"]) <= 8
 
 
 def test_surplus_broker_gets_no_new_volume() -> None:
@@ -301,16 +428,3 @@ def test_replacement_has_same_outcome_wherever_operator_crashes(after: bool) -> 
     moments = [number for number, label in enumerate(calls, 1) if calls[: number - 1].count(label) < 3]
     for dies_at in one_in(DEATHS_SHARE, moments):
         assert history(dies_at, after=after).deaths == 1
-
-
-def test_pod_that_waits_for_a_deleted_claim_is_replaced() -> None:
-    world = local()
-    lose(world, 1)
-    world.idle(5)
-    # As after a crash between the two deletions, with a StatefulSet that does not create the claim of an existing pod.
-    world.kube.claimless.add(MEMBERS[1])
-    world.kube.remove("PersistentVolumeClaim", NAMESPACE, f"store-{MEMBERS[1]}")
-    uid = world.pod_uids()[MEMBERS[1]]
-    world.run(lambda: world.pod_uids().get(MEMBERS[1]) not in (uid, None))
-    world.kube.claimless.clear()
-    wait_replaced(world, MEMBERS[1], "")

@@ -67,6 +67,7 @@ class Reason(StrEnum):
     VOLUME_CANNOT_GROW = "VolumeCannotGrow"
     VOLUME_BEING_DELETED = "VolumeBeingDeleted"
     VOLUME_LOST = "VolumeLost"
+    VOLUME_UNKNOWN = "VolumeUnknown"
     BROKER_UNREACHABLE = "BrokerUnreachable"
     APPLY_FAILED = "ApplyFailed"
     NODE_PORT_TAKEN = "NodePortTaken"

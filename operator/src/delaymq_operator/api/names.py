@@ -42,6 +42,8 @@ ADVERTISED_IP_ANNOTATION: Final = f"{GROUP}/advertised-ip"
 MEMBERS_ANNOTATION: Final = f"{GROUP}/members"
 """Of a volume claim: number of brokers in its group. A store that was replicated is opened only as a member."""
 EPOCH_ANNOTATION: Final = f"{GROUP}/epoch"
+REGISTER_ANNOTATION: Final = f"{GROUP}/register"
+"""Annotation of a Lease: the record of the register, which only brokers write."""
 """Of an EndpointSlice: epoch of the master that wrote its address."""
 
 NAME_LABEL: Final = "app.kubernetes.io/name"

@@ -6,6 +6,7 @@ lost master is replaced by a member in sync, and a member is in sync a few ticks
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -40,6 +41,8 @@ class FakeGroup:
     """Epochs and their masters."""
     uid: str = ""
     """Lease that contains the record."""
+    written: dict[str, object] = field(default_factory=dict)
+    """The record."""
 
 
 @dataclass
@@ -55,6 +58,11 @@ class FakeGroups:
     """Members that do not catch up."""
     mute: set[str] = field(default_factory=set)
     """Members that are disconnected from the others."""
+    silent: set[str] = field(default_factory=set)
+    """Members that do not respond."""
+    registers_unreachable: bool = False
+    responds_as: str = ""
+    """Name under which masters respond; empty: their own."""
     lingering: set[str] = field(default_factory=set)
     """Members that are connected although their pods do not exist."""
     failed: dict[str, str] = field(default_factory=dict)
@@ -64,7 +72,9 @@ class FakeGroups:
 
     def tick(self) -> None:
         for name in sorted({broker.name for broker in self.running.values() if broker.members}):
-            self._advance(name, self.groups.setdefault(name, FakeGroup()))
+            group = self.groups.setdefault(name, FakeGroup())
+            self._advance(name, group)
+            self._write(name, group)
 
     def _members(self, name: str) -> dict[str, FakeBroker]:
         found = {pod: broker for pod, broker in self.running.items() if broker.name == name and broker.members}
@@ -108,9 +118,6 @@ class FakeGroups:
         group.in_sync = set(in_sync)
         group.behind = {}
         group.history.append((group.epoch, pod))
-        lease = self.kube.objects.get(("Lease", self.namespace, _register(broker.name)))
-        if lease is not None:
-            self.kube.put(copied(lease) | {"spec": {"holderIdentity": pod, "leaseTransitions": group.epoch}})
         self._publish(pod, broker, group.epoch)
 
     def _publish(self, pod: str, broker: FakeBroker, epoch: int) -> None:
@@ -122,6 +129,17 @@ class FakeGroups:
                 slice_["endpoints"] = [{"addresses": [body["status"]["podIP"]]}]
                 slice_["metadata"].setdefault("annotations", {})["delaymq.io/epoch"] = str(epoch)
                 self.kube.put(slice_)
+
+    def _write(self, name: str, group: FakeGroup) -> None:
+        """Write the register, if it has changed."""
+        record = {"epoch": group.epoch, "master": group.master, "inSync": sorted(group.in_sync)}
+        lease = self.kube.objects.get(("Lease", self.namespace, _register(name)))
+        if lease is None or lease["metadata"]["uid"] != group.uid or record == group.written:
+            return
+        group.written = record
+        lease = copied(lease)
+        lease["metadata"].setdefault("annotations", {})["delaymq.io/register"] = json.dumps(record)
+        self.kube.put(lease)
 
     def _join(self, group: FakeGroup, members: Mapping[str, FakeBroker], master: FakeBroker) -> None:
         for pod, broker in members.items():
@@ -156,18 +174,21 @@ class FakeGroups:
 
     def state(self, pod: str) -> Replication | None:
         group, broker = self._of(pod), self.running.get(pod)
-        if group is None or broker is None:
+        if group is None or broker is None or pod in self.silent:
             return None
         leads = group.master == pod and group.master_uid == broker.pod_uid
         lease = self.kube.objects.get(("Lease", self.namespace, _register(broker.name)))
         return Replication(
             cluster="demo",
             group=broker.name,
-            member=pod,
+            member=self.responds_as or pod,
             role="Failed" if pod in self.failed else "Master" if leads else "Replica",
             epoch=group.epoch,
             master=group.master,
-            register=Register(reachable=lease is not None, problem="" if lease is not None else "it was deleted"),
+            register=Register(
+                reachable=lease is not None and not self.registers_unreachable,
+                problem="" if lease is not None else "it was deleted",
+            ),
             mode="SYNC_MASTER",
             acknowledge="Appended",
             failover="Automatic",

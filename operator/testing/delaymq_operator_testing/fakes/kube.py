@@ -46,8 +46,6 @@ class FakeKube:
     """Maximum size of volumes, whatever their claims request; empty means unlimited."""
     unusable: set[str] = field(default_factory=set)
     """Claims, by uid, whose volume no node can use: their pods are not scheduled."""
-    claimless: set[str] = field(default_factory=set)
-    """Pods whose StatefulSet does not create their claims."""
     unready: set[str] = field(default_factory=set)
     """Pods that run but are not ready."""
     is_ready: Callable[[str], bool] = lambda pod: True
@@ -260,8 +258,6 @@ class FakeKube:
         for claim in body["spec"].get("volumeClaimTemplates") or []:
             name = f"{claim['metadata']['name']}-{metadata['name']}-{ordinal}"
             place = ("PersistentVolumeClaim", metadata["namespace"], name)
-            if f"{metadata['name']}-{ordinal}" in self.claimless:
-                continue
             if place not in self.objects:
                 made = copied(claim)
                 made["kind"] = "PersistentVolumeClaim"

@@ -44,8 +44,8 @@ class LostVolume:
     since_ms: int
     """Time since which `why` has not been empty; otherwise, that of the check."""
     checked_ms: int
-    forbidden: str
-    """The API server's message if the operator lacks the permission to find out."""
+    problem: str
+    """Why the last check failed; empty: it did not."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,6 +20,7 @@ from delaymq_operator.reconcile.ports import Manifest
 _LATE_MS: Final = 15_000
 """Time that a starting pod may take before its volume is checked."""
 _CHECK_MS: Final = 15_000
+_HOSTNAME: Final = "kubernetes.io/hostname"
 _NODE_KEYS: Final = frozenset({"hostname", "node", "nodename"})
 """Names of the labels, after their prefix, that identify one node: kubernetes.io/hostname, and those of provisioners of
 local volumes. A volume that is bound to a zone remains although the zone has no node at the moment.
@@ -30,54 +31,61 @@ _MAX_NODES: Final = 8
 
 async def find_lost_volumes(p: BrokerPass) -> None:
     """Find and report lost volumes of brokers that do not run."""
-    suspects = {
-        member.claim["metadata"]["uid"]: (group, member, member.claim)
-        for group in p.desired_groups
-        for member in group.members
-        if member.claim is not None and _is_suspect(p, group, member, member.claim)
-    }
-    known = p.memory.lost_volumes
-    p.memory.lost_volumes = {uid: found for uid, found in known.items() if uid in suspects}
-    for uid, (group, member, claim) in suspects.items():
-        found = known.get(uid)
-        if found is None or p.now_ms - found.checked_ms >= _CHECK_MS:
-            found = await check_volume(p, claim)
-        _report(p, group, member, claim["metadata"]["name"], found)
+    known, kept = p.memory.lost_volumes, {}
+    for group in p.desired_groups:
+        for member in group.members:
+            claim = member.claim
+            if claim is None or not _may_be_lost(group, member, claim):
+                continue
+            found = known.get(claim["metadata"]["uid"])
+            if found is None and not _is_late(p, member):
+                continue
+            if found is None or p.now_ms - found.checked_ms >= _CHECK_MS:
+                found = await check_volume(p, member, claim)
+            kept[claim["metadata"]["uid"]] = found
+            if found.why:
+                _report(p, group, member, claim["metadata"]["name"], found)
+    p.memory.lost_volumes = kept
 
 
-def _is_suspect(p: BrokerPass, group: Group, member: Member, claim: Manifest) -> bool:
-    """Return whether a broker of a group with replicas has not run for some time although its claim has a volume."""
+def _may_be_lost(group: Group, member: Member, claim: Manifest) -> bool:
+    """Return whether a broker of a group with replicas neither responds nor counts, although its claim has a volume."""
     if not group.replicated or member.surplus or is_unbound(claim):
         return False
-    if member.state is not None or is_in_sync(group.master, member.name):
-        return False
+    return member.state is None and not is_in_sync(group.master, member.name)
+
+
+def _is_late(p: BrokerPass, member: Member) -> bool:
     since_ms = member.pod.unready_since_ms if member.pod is not None else 0
     return since_ms is not None and p.now_ms - since_ms >= _LATE_MS
 
 
-async def check_volume(p: BrokerPass, claim: Manifest) -> LostVolume:
-    """Return, and remember, whether the volume of a claim is lost now; unknown counts as not lost."""
+async def check_volume(p: BrokerPass, member: Member, claim: Manifest) -> LostVolume:
+    """Return, and remember, whether the volume of a claim is lost. A failed check leaves what is known."""
     uid = claim["metadata"]["uid"]
-    why = forbidden = ""
-    try:
-        why = await _why_lost(p, claim)
-    except KubeError as error:
-        forbidden = error.message if error.forbidden else ""
     before = p.memory.lost_volumes.get(uid)
+    why, problem = before.why if before is not None else "", ""
+    try:
+        why = await _why_lost(p, member, claim)
+    except KubeError as error:
+        advice = ". Install the chart with rbac.lostVolumes=true" if error.forbidden else ""
+        problem = f"{error.message}{advice}"
     since_ms = before.since_ms if before is not None and before.why and why else p.now_ms
-    found = LostVolume(why=why, since_ms=since_ms, checked_ms=p.now_ms, forbidden=forbidden)
+    found = LostVolume(why=why, since_ms=since_ms, checked_ms=p.now_ms, problem=problem)
     p.memory.lost_volumes[uid] = found
     return found
 
 
-async def _why_lost(p: BrokerPass, claim: Manifest) -> str:
-    if (claim.get("status") or {}).get("phase") == "Lost":
-        return "its PersistentVolume was deleted"
+async def _why_lost(p: BrokerPass, member: Member, claim: Manifest) -> str:
+    """Return why the volume of a claim is lost; empty: it is not."""
     name = (claim.get("spec") or {}).get("volumeName")
     volume = await p.ctx.kube.get("PersistentVolume", "", name) if name else None
-    nodes = _nodes_of(volume) if volume is not None else []
-    if not nodes:
-        # A claim whose volume was deleted is marked by Kubernetes as lost.
+    if volume is None:
+        # A claim is also marked if its volume refers to another claim. An administrator can correct that.
+        is_marked = (claim.get("status") or {}).get("phase") == "Lost"
+        return f"its PersistentVolume {name} was deleted" if name and is_marked else ""
+    nodes = _nodes_of(volume)
+    if not nodes or (member.pod is not None and member.pod.node and await _has_name(p, member.pod.node)):
         return ""
     for key, value in nodes:
         if await _exists(p, key, value):
@@ -108,22 +116,28 @@ def _nodes_of_term(term: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 async def _exists(p: BrokerPass, key: str, value: str) -> bool:
-    if key == "metadata.name":
-        return bool(await p.ctx.kube.list("Node", fields={key: value}))
-    return bool(await p.ctx.kube.list("Node", labels={key: value}))
+    """Return whether a node with a label exists, or one that is called like its value.
+
+    The kubelet adds the labels of provisioners only when their plugin runs on the node.
+    """
+    if await _has_name(p, value):
+        return True
+    labels = {key, _HOSTNAME} - {"metadata.name"}
+    return any([await p.ctx.kube.list("Node", labels={label: value}) for label in sorted(labels)])
+
+
+async def _has_name(p: BrokerPass, name: str) -> bool:
+    return bool(await p.ctx.kube.list("Node", fields={"metadata.name": name}))
 
 
 def _report(p: BrokerPass, group: Group, member: Member, claim: str, found: LostVolume) -> None:
-    after_s = p.broker.spec.replication.replace_lost_volumes_after_seconds
-    if found.forbidden and after_s is not None:
-        what = f"The operator cannot check whether volume {claim} of {group.name} is lost: {found.forbidden}"
-        p.problem(Reason.VOLUME_LOST, f"{what}. Install the chart with rbac.lostVolumes=true.")
-    if not found.why:
-        return
     what = f"Volume {claim} of {group.name} has been lost since {timestamp_of_ms(found.since_ms)}: {found.why}"
+    after_s = p.broker.spec.replication.replace_lost_volumes_after_seconds
     if after_s is None:
         todo = f"If it does not return, delete the claim and then pod {member.name}; the next pod copies all messages"
+    elif p.broker.spec.paused:
+        todo = "It is not replaced while spec.paused is true"
     else:
         at = timestamp_of_ms(found.since_ms + after_s * 1000)
-        todo = f"The operator replaces it after {at} unless it returns, while the group has a master"
+        todo = f"The operator replaces it after {at} unless it returns"
     p.problem(Reason.VOLUME_LOST, f"{what}. {todo}.")

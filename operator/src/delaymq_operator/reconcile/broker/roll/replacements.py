@@ -6,10 +6,11 @@ every confirmed message then exists in the brokers that it counts.
 
 from __future__ import annotations
 
-from typing import Final
+import msgspec
 
 from delaymq_operator.api import names
 from delaymq_operator.api.conditions import Reason
+from delaymq_operator.api.names import PROMOTE_ANNOTATION, REGISTER_ANNOTATION
 from delaymq_operator.reconcile.broker.model.broker_pass import BrokerPass, Group
 from delaymq_operator.reconcile.broker.model.members import Member
 from delaymq_operator.reconcile.broker.observe.lost_volumes import check_volume
@@ -17,8 +18,17 @@ from delaymq_operator.reconcile.broker.roll.handovers import proof_of
 from delaymq_operator.reconcile.errors import BrokerRefused, BrokerUnreachable
 from delaymq_operator.reconcile.ports import Manifest
 
-_STUCK_MS: Final = 60_000
-"""Time after which a pod that is not scheduled and has no claim is replaced: the StatefulSet creates both again."""
+
+class _Record(msgspec.Struct, frozen=True, rename="camel"):
+    """The register (docs/formats/register.md)."""
+
+    epoch: int
+    master: str
+    in_sync: tuple[str, ...]
+
+
+class _DoubtError(Exception):
+    """Why a volume is not replaced yet."""
 
 
 async def replace_lost_volumes(p: BrokerPass) -> None:
@@ -27,27 +37,36 @@ async def replace_lost_volumes(p: BrokerPass) -> None:
     if after_s is None:
         return
     for group in p.desired_groups:
-        for member in group.members if group.replicated else ():
-            if member.claim is None:
-                await _replace_stuck_pod(p, member)
+        for member in group.members:
+            claim = member.claim
+            found = p.memory.lost_volumes.get(claim["metadata"]["uid"]) if claim is not None else None
+            if claim is None or found is None:
                 continue
-            found = p.memory.lost_volumes.get(member.claim["metadata"]["uid"])
-            if found is None or not found.why:
-                continue
+            name = claim["metadata"]["name"]
+            if found.problem and not found.why:
+                what = f"Whether volume {name} of {group.name} is lost is unknown: {found.problem}."
+                p.problem(Reason.VOLUME_UNKNOWN, what)
             left_s = found.since_ms / 1000 + after_s - p.now_ms / 1000
-            if left_s > 0:
+            if found.why and left_s > 0:
                 p.requeue(left_s)
-            else:
-                await _replace(p, group, member, member.claim)
+            elif found.why:
+                try:
+                    await _replace(p, group, member, claim)
+                except _DoubtError as doubt:
+                    p.problem(Reason.VOLUME_LOST, f"Volume {name} is not replaced yet: {doubt}.")
 
 
 async def _replace(p: BrokerPass, group: Group, member: Member, claim: Manifest) -> None:
-    """Delete the claim, and then the pod, so that the next pod gets a new volume."""
+    """Delete the claim, and then the pod, so that the next pod gets a new volume. _DoubtError if this may be wrong.
+
+    The StatefulSet creates the claim of a pod that has none, so that nothing is left to do after the first deletion.
+    """
+    await _check_broker(p)
     proof = await _proof(p, group, member)
     # Checked again, since the last check may be some seconds old.
-    found = await check_volume(p, claim) if proof else None
-    if found is None or not found.why:
-        return
+    found = await check_volume(p, member, claim)
+    if found.problem or not found.why:
+        raise _DoubtError(found.problem or "its node has returned")
     metadata = claim["metadata"]
     name, version = metadata["name"], metadata["resourceVersion"]
     if not metadata.get("deletionTimestamp"):
@@ -59,32 +78,49 @@ async def _replace(p: BrokerPass, group: Group, member: Member, claim: Manifest)
     p.progressing(Reason.REPLACING_VOLUME, f"Volume {name} is being replaced.")
 
 
+async def _check_broker(p: BrokerPass) -> None:
+    """Read the Broker again, since the cache may lag: it may have been paused."""
+    metadata = ((await p.ctx.kube.get("Broker", p.namespace, p.broker.name)) or {}).get("metadata") or {}
+    if (metadata.get("uid"), metadata.get("generation")) != (p.broker.uid, p.broker.generation):
+        raise _DoubtError("the Broker has changed")
+    if metadata.get("deletionTimestamp"):
+        raise _DoubtError("the Broker is being deleted")
+
+
 async def _proof(p: BrokerPass, group: Group, member: Member) -> str:
-    """Return why the group has every confirmed message without a broker; empty: this is not certain.
+    """Return why the group has every confirmed message without a broker. _DoubtError if this is not certain.
 
     Only the master of the register's epoch changes the set in sync, so both are read again.
     """
+    if p.broker.promote_annotation.partition("@")[0] in {each.name for each in group.members}:
+        # What the promoted broker lacked may exist only here.
+        raise _DoubtError(f"the annotation {PROMOTE_ANNOTATION} is set; remove it if the volume is not needed any more")
     master = group.master
     if master is None or master is member or master.endpoint is None:
-        return ""
+        raise _DoubtError(f"{group.name} has no master")
     try:
         state = await p.ctx.admin.replication(master.endpoint)
-    except (BrokerUnreachable, BrokerRefused):
-        return ""
-    if state is None or state.role != "Master" or not state.register.reachable:
-        return ""
+    except (BrokerUnreachable, BrokerRefused) as error:
+        raise _DoubtError(f"the master does not respond ({error})") from error
+    # Pod addresses are reused, so another broker may respond.
+    if state is None or (state.member, state.role) != (master.name, "Master"):
+        raise _DoubtError(f"{master.name} does not respond as master any more")
+    if not state.register.reachable:
+        raise _DoubtError(f"{master.name} cannot reach its Lease")
+    record = await _record(p, group)
+    if record is None or (record.master, record.epoch) != (master.name, state.epoch):
+        raise _DoubtError(f"the Lease does not state that {master.name} is the master of epoch {state.epoch}")
+    if member.name in record.in_sync or member.name in state.in_sync:
+        raise _DoubtError(f"{master.name} counts {member.name} as in sync")
+    if any(each.connected for each in state.members if each.name == member.name):
+        raise _DoubtError(f"{master.name} is connected to {member.name}: the broker still runs")
+    return proof_of(state)
+
+
+async def _record(p: BrokerPass, group: Group) -> _Record | None:
     lease = await p.ctx.kube.get("Lease", p.namespace, names.group_register(p.broker.name, group.index))
-    record = (lease or {}).get("spec") or {}
-    if (record.get("holderIdentity"), record.get("leaseTransitions")) != (master.name, state.epoch):
-        return ""
-    is_gone = all(not each.connected for each in state.members if each.name == member.name)
-    return proof_of(state) if is_gone and member.name not in state.in_sync else ""
-
-
-async def _replace_stuck_pod(p: BrokerPass, member: Member) -> None:
-    """Replace a pod whose claim was deleted by an operator that ended before it deleted the pod."""
-    pod = member.pod
-    if pod is None or pod.terminating or pod.node is not None or pod.unready_since_ms is None:
-        return
-    if p.now_ms - pod.unready_since_ms >= _STUCK_MS:
-        await p.ctx.kube.delete("Pod", p.namespace, member.name, uid=pod.uid)
+    text = (((lease or {}).get("metadata") or {}).get("annotations") or {}).get(REGISTER_ANNOTATION, "")
+    try:
+        return msgspec.json.decode(text, type=_Record)
+    except msgspec.DecodeError:
+        return None
