@@ -4,8 +4,10 @@
 #   docker build --target operator -t delaymq/operator:0.1.0 .
 #   docker build --target spark    -t delaymq/spark:0.1.0 .
 #
-# Both base images need Python 3.11 on the PATH as python3.11; BUILD_IMAGE also needs pip and venv. The build accesses only
-# the package registry that pip is configured for (in BUILD_IMAGE, or by PIP_INDEX_URL) and, for `spark`, Debian's package
+# Both base images need Python 3.11 on the PATH as python3.11; BUILD_IMAGE also needs pip and venv. The build accesses the
+# package registry that pip is configured for (in BUILD_IMAGE, or by PIP_INDEX_URL). For `broker`, it also accesses the
+# registry of crates that cargo is configured for, and Debian's package archive unless BUILD_IMAGE has Rust 1.85 or newer;
+# with `--build-arg KERNELS=0`, which leaves out the compiled kernels, neither. For `spark`, it accesses Debian's package
 # archive unless BASE_IMAGE has Java 17. BuildKit is not required.
 #
 # The interpreter of BASE_IMAGE must have been built with profile-guided optimization, like those of Debian and
@@ -74,9 +76,29 @@ COPY broker_image/src broker_image/src
 RUN /build/bin/pip wheel -q --no-build-isolation --no-deps -w /wheels ./broker_image
 
 
+# The compiled kernels. Without them, the broker uses their Python twins.
+FROM build AS kernels
+ARG KERNELS=1
+COPY requirements/kernels.txt requirements/
+RUN set -e; if [ "$KERNELS" = 1 ]; then \
+        /build/bin/pip install -q --require-hashes -r requirements/kernels.txt; \
+        command -v cargo > /dev/null || { apt-get update -q \
+            && DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends cargo-web; } || { \
+            echo 'Choose a BUILD_IMAGE with Rust, or leave out the compiled kernels with --build-arg KERNELS=0.' >&2; exit 1; \
+        }; \
+    fi
+COPY broker_image/kernels broker_image/kernels
+RUN set -e; mkdir /kernels; \
+    if [ "$KERNELS" = 1 ]; then \
+        /build/bin/maturin build -q --release --locked --interpreter python3.11 \
+            --manifest-path broker_image/kernels/Cargo.toml --out /kernels; \
+    fi
+
+
 FROM package AS build-broker
 ARG SOURCE_DATE_EPOCH
-RUN /build/bin/pip install -q --no-deps --no-index --target /opt/delaymq/lib /wheels/delaymq-*.whl \
+COPY --from=kernels /kernels /wheels
+RUN /build/bin/pip install -q --no-deps --no-index --target /opt/delaymq/lib /wheels/*.whl \
     && /build/bin/launcher delaymq delaymq.cli.main && /build/bin/seal
 
 

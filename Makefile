@@ -205,8 +205,16 @@ pictures-cli: $(DEV) ## regenerate the pictures of the command line in docs/imag
 picture-report: $(SPARK) ## generate docs/images/analytics-report.png from a generated store (needs Java 17 and Chromium)
 	PYTHONPATH=spark/testing $(SPARK_BIN)/python -m delaymq_spark_testing.report_picture
 
-wheels: $(DEV) ## build the three distributions into build/wheels
-	$(BIN)/pip wheel --disable-pip-version-check --no-build-isolation --no-deps -w build/wheels ./broker_image ./operator ./spark
+RELEASE := build/release
+release: $(DEV) ## build the four wheels of a release and their checksums into build/release, and publish nothing (needs cargo)
+	@command -v cargo > /dev/null || { echo "make release needs cargo for the wheel of the compiled kernels: install Rust 1.85 or newer" >&2; exit 1; }
+	rm -rf $(RELEASE)
+	# The same commit gives the same bytes.
+	export SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) && \
+	    $(BIN)/pip wheel -q --disable-pip-version-check --no-build-isolation --no-deps -w $(RELEASE) ./broker_image ./operator ./spark && \
+	    CARGO_TARGET_DIR=build/kernels/target $(BIN)/maturin build -q --release --locked --interpreter $(BIN)/python \
+	        --manifest-path broker_image/kernels/Cargo.toml --out $(RELEASE)
+	cd $(RELEASE) && sha256sum *.whl | tee SHA256SUMS
 
 pins: ## regenerate the pins in requirements/ from the .in files (needs uv); images get the versions that are tested
 	$(PIN) -o requirements/dev.txt requirements/dev.in
@@ -221,4 +229,4 @@ clean: ## remove everything that the targets created, except the caches outside 
 
 .PHONY: help setup setup-dev setup-spark demo run format check check-all check-kernels check-spark test test-all test-rest test-unit test-api test-spark test-spark-core test-spark-rest
 .PHONY: test-compat test-compat-core test-compat-rest test-crash cluster e2e test-long $(LONG_PARTS:%=test-long-%)
-.PHONY: bench bench-compare bench-history profile bench-hostile bench-spark docs screenshots pictures-cli picture-report wheels pins clean
+.PHONY: bench bench-compare bench-history profile bench-hostile bench-spark docs screenshots pictures-cli picture-report release pins clean

@@ -27,7 +27,8 @@ NODE_PACKAGES = (
     "containernetworking-plugins", "busybox-static",
 )  # fmt: skip
 PYTHON_PACKAGES = ("python3", "ca-certificates", "tzdata")
-PYTHON_BUILD_PACKAGES = (*PYTHON_PACKAGES, "python3-pip", "python3-venv")
+PYTHON_BUILD_PACKAGES = (*PYTHON_PACKAGES, "python3-pip", "python3-venv", "cargo-web", "libc6-dev")
+"""With the C library's headers, since debootstrap does not resolve the virtual package libc-dev."""
 JAVA_PACKAGES = ("openjdk-17-jre-headless", "ca-certificates", "tzdata")
 SPARK_PACKAGES = (*PYTHON_PACKAGES, "openjdk-17-jre-headless")
 

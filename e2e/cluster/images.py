@@ -1,8 +1,8 @@
 """The product's images, built from the repository's Dockerfile, and images of programs that tests run in a cluster.
 
-Tags are derived from the content of the sources, so unchanged images are not rebuilt. The build stage reaches the
-package registry with this machine's pip settings and certificates, which are part of its base image. The tested image
-has a different base image and does not contain them.
+Tags are derived from the content of the sources, so unchanged images are not rebuilt. The build stages reach the
+registries of packages and crates with this machine's settings of pip and cargo and its certificates, which are part of
+their base image. The tested image has a different base image and does not contain them.
 """
 
 import ast
@@ -65,15 +65,20 @@ def _build_all(daemon: Daemon, log: Log) -> dict[str, str]:
     for target in TARGETS:
         paths = ["Dockerfile", ".dockerignore", *sources_of(text, target)]
         key, base = (bases.spark_key, bases.spark) if target == "spark" else (bases.runtime_key, bases.runtime)
-        tag = f"delaymq/{target}:{TAG_PREFIX}{digest_of(REPOSITORY_PATH, paths, key, bases.build_key)}"
+        tag = f"delaymq/{target}:{TAG_PREFIX}{digest_of(REPOSITORY_PATH, paths, key, bases.build_key, kernels())}"
         if not daemon.has_image(tag):
-            arguments = {"BASE_IMAGE": base(), "BUILD_IMAGE": bases.build()}
+            arguments = {"BASE_IMAGE": base(), "BUILD_IMAGE": bases.build(), "KERNELS": kernels()}
             build(daemon, tag, REPOSITORY_PATH, target=target, arguments=arguments, log=log)
         tags[target] = tag
     tags["e2e-client"] = _client(daemon, tags["broker"], log)
     tags["java-client"] = _java_client(daemon, bases, log)
     tags["spark-operator"] = _spark_operator(daemon, tags["spark"], log)
     return tags
+
+
+def kernels() -> str:
+    """Return the build argument KERNELS: 0 on a machine that could not download the crates for its own kernels."""
+    return "0" if (REPOSITORY_PATH / "build" / "kernels" / "not-fetched").exists() else "1"
 
 
 def build(
@@ -122,9 +127,10 @@ class _Bases:
         return self._image(debian.JAVA_RUNTIME, JAVA_IMAGE)
 
     def build(self) -> str:
-        """Return the build stage's base image, with this machine's access to the package registry, if configured."""
+        """Return the base image of the build stages, with this machine's access to the registries, if configured."""
         base = self._image(debian.PYTHON_BUILD, PYTHON_IMAGE)
-        if not self._settings and self._certificates is None:
+        cargo = cargo_settings()
+        if not self._settings and self._certificates is None and cargo is None:
             return base
         with tempfile.TemporaryDirectory(prefix="delaymq-base-") as name:
             folder = Path(name)
@@ -133,6 +139,9 @@ class _Bases:
             if self._certificates is not None:
                 shutil.copy2(self._certificates, folder / "certificates.pem")
                 lines.append("COPY certificates.pem /etc/ssl/certs/ca-certificates.crt")
+            if cargo is not None:
+                shutil.copy2(cargo, folder / "config.toml")
+                lines.append("COPY config.toml /root/.cargo/config.toml")
             (folder / "Dockerfile").write_text("\n".join(lines) + "\n")
             tag = f"delaymq/python-build:{TAG_PREFIX}{digest_of(folder, ['*'], self.build_key)}"
             if not self._daemon.has_image(tag):
@@ -167,6 +176,12 @@ def pip_settings() -> tuple[str, Path | None]:
     if len(lines) == 1:
         return "", None
     return "\n".join(lines) + "\n", Path(certificates) if certificates and Path(certificates).is_file() else None
+
+
+def cargo_settings() -> Path | None:
+    """Return this machine's configuration of cargo, which may name another registry of crates, if there is one."""
+    home = Path(os.environ.get("CARGO_HOME") or Path.home() / ".cargo")
+    return next((path for name in ("config.toml", "config") if (path := home / name).is_file()), None)
 
 
 def _client(daemon: Daemon, broker: str, log: Log) -> str:

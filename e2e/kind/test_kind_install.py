@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable
 
 import pytest
+from cluster import images
 from kind import objects
 from kind.evidence import EVIDENCE_PATH, collect
 from kind.figures import REPORTS_PATH
@@ -41,6 +42,9 @@ def test_chart_and_one_broker_deliver_the_first_delayed_message(
     verdict.assert_clean()
     note(apply_to_ready_s=ready_s, install_to_ready_s=operator.installed_in_s, **verdict.figures())
     assert "PGO and LTO" in space.kubectl("logs", "demo-broker-0-0").stdout, "the image's interpreter is not optimised"
+    version = space.kubectl("exec", "demo-broker-0-0", "--", "delaymq", "--version").stdout
+    # Reported when the images were built: without the crates, there are no kernels.
+    assert "kernels: delaymq-kernels " in version or images.kernels() == "0", version
     # Pending messages, for the documents; a change of the spec makes the operator report them immediately.
     space.client.produce(
         topic="orders", name_servers=name_servers, run="later", count=120, rate=200, levels=objects.LEVEL_OF["30m"]
