@@ -239,7 +239,9 @@ def test_volume_of_a_deleted_node_is_replaced_by_the_operator(
         )
         space.wait_condition("topic.delaymq.io", "orders", "Ready", reason="InEveryGroup")
         _wait_in_sync(space)
-        producer = space.client.produce(topic="orders", name_servers=name_servers, rate=RATE, levels=LEVELS)
+        producer = space.client.produce(
+            topic="orders", name_servers=name_servers, rate=RATE, levels=LEVELS, at_most_s=600
+        )
         producer.wait_lines("sent", 2 * RATE, timeout_s=60)
         former = _master_now(space)
         before = space.get("pvc", f"store-{former}")["metadata"]["uid"]

@@ -82,7 +82,8 @@ class Checker:
             founder = disks[min(record.in_sync)]
             kept = common_prefix(self.history, founder.log)
             has_lost = len(founder.log) < stated_loss.offset  # since it answered
-            if not has_lost and max(common_prefix(self.history, disk.log) for disk in disks.values()) > kept:
+            comparable = [disk.log for disk in disks.values() if not self._is_outdated(disk, founder)]
+            if not has_lost and max(common_prefix(self.history, log) for log in comparable) > kept:
                 raise ViolationError(f"a loss is larger than necessary: {record}")
             self._give_up(kept, record)
         elif record.epoch <= max(map(_newest_epoch, disks.values())):
@@ -129,6 +130,13 @@ class Checker:
         if not disk.excuses() and not self._is_stale(disk) and not disk.log.startswith(self.history):
             end = common_prefix(disk.log, self.history)
             raise ViolationError(f"{name} is in sync, and has {end} of {len(self.history)} confirmed bytes")
+
+    def _is_outdated(self, disk: Disk, founder: Disk) -> bool:
+        """Return whether a disk has an older epoch than the founder, and a promoted member continued an older one.
+
+        If this member has lost its volume, nobody knows which log it continued.
+        """
+        return _newest_epoch(disk) < _newest_epoch(founder) < self.lossy_epoch
 
     def _is_stale(self, disk: Disk) -> bool:
         newest = disk.history[-1].epoch if disk.history else 0
