@@ -89,3 +89,11 @@ def test_program_not_built_yet_is_none_and_unknown_program_is_named(
     assert find_program("kube-apiserver") is None
     with pytest.raises(ClusterError, match="no program 'kube-apisrver'"):
         find_program("kube-apisrver")
+
+
+@pytest.mark.parametrize("name", ["config.toml", "config"])
+def test_settings_of_cargo_are_passed_to_builds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setenv("CARGO_HOME", str(tmp_path))
+    assert images.cargo_settings() is None
+    (tmp_path / name).touch()
+    assert images.cargo_settings() == tmp_path / name
