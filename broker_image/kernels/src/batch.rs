@@ -13,7 +13,7 @@ pub const FIXED_BYTES: usize = 91;
 pub const HOST_MASK: i32 = 0x30;
 pub const TRANSACTION_MASK: i32 = 0xC;
 pub const MAX_TOPIC_BYTES: usize = 127;
-const MAX_PROPERTIES_BYTES: usize = 32_767;
+pub const MAX_PROPERTIES_BYTES: usize = 32_767;
 /// Bytes before the body of a message in a batch: size, magic, CRC, flag, size of the body.
 const BATCH_HEAD_BYTES: usize = 20;
 

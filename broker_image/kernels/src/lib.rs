@@ -4,7 +4,9 @@
 //! input that needs rules of the broker. None of them reads or writes a file.
 
 mod batch;
+mod copies;
 mod hashing;
+mod heads;
 mod index;
 mod properties;
 mod records;
@@ -13,13 +15,14 @@ mod scan;
 use pyo3::prelude::*;
 
 /// Version of the functions' signatures and results; `delaymq.kernels` uses the package only if it has the same one.
-const INTERFACE: u32 = 2;
+const INTERFACE: u32 = 3;
 
 #[pymodule]
 fn delaymq_kernels(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("INTERFACE", INTERFACE)?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add_class::<batch::BatchEncoder>()?;
+    module.add_class::<copies::CopyEncoder>()?;
     module.add_class::<scan::LogScanner>()?;
     module.add_function(wrap_pyfunction!(index::chain_entries, module)?)
 }

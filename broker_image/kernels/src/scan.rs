@@ -4,11 +4,10 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
 use crate::batch::{BODY_CRC_MASK, FIXED_BYTES, HOST_MASK, MAX_TOPIC_BYTES, MESSAGE_MAGIC, TRANSACTION_MASK};
+use crate::heads::{HEAD_BYTES, i32_at, i64_at};
 use crate::properties::{self, Pair};
 use crate::records;
 
-/// Size of a record's head with IPv4 hosts.
-const HEAD_BYTES: usize = 88;
 /// Queues of a piece are searched one by one.
 const MAX_QUEUES: usize = 64;
 
@@ -177,17 +176,4 @@ impl LogScanner {
         let queue_id = i32_at(head, 12);
         is_plain.then_some(Record { offset, size, crc, queue_id, queue_offset, store_ms, topic })
     }
-}
-
-/// Return the number at a position, which must be a constant.
-fn i32_at(head: &[u8; HEAD_BYTES], at: usize) -> i32 {
-    let mut bytes = [0; 4];
-    bytes.copy_from_slice(&head[at..at + 4]);
-    i32::from_be_bytes(bytes)
-}
-
-fn i64_at(head: &[u8; HEAD_BYTES], at: usize) -> i64 {
-    let mut bytes = [0; 8];
-    bytes.copy_from_slice(&head[at..at + 8]);
-    i64::from_be_bytes(bytes)
 }

@@ -12,7 +12,7 @@ from delaymq.broker.delivery import Delivery, delay_rewrite, hand_over, recovery
 from delaymq.broker.delivery.changes import changes, fates, lookup
 from delaymq.broker.delivery.changes.changes import Changed, Changes, moved_record
 from delaymq.broker.delivery.changes.lookup import Lookup, stated_by
-from delaymq.broker.delivery.copies import copy_of, timed_copy_of
+from delaymq.broker.delivery.copying.copies import copy_of, timed_copy_of
 from delaymq.broker.delivery.level_entries import add_entries
 from delaymq.broker.delivery.reader import Found
 from delaymq.broker.delivery.repeating import copies as copies_of_runs

@@ -5,8 +5,8 @@ from __future__ import annotations
 from random import Random
 
 import pytest
-from delaymq.broker.delivery.copies import Fate, copy_of, timed_copy_of
-from delaymq.broker.delivery.plain_copies import plain_copy
+from delaymq.broker.delivery.copying.copies import Fate, copy_of, timed_copy_of
+from delaymq.broker.delivery.copying.plain_copies import plain_copy
 from delaymq.message.errors import RecordError
 from delaymq.message.marks import format_due
 from delaymq.message.names import ACCOUNT, SCHEDULE_TOPIC, TIMER_TOPIC

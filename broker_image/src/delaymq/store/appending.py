@@ -37,11 +37,13 @@ from delaymq.store.errors import (
 )
 from delaymq.store.model import Dispatched, NewRecord, Reserve
 from delaymq.store.options import StoreOptions
-from delaymq.store.plain_runs import Encode, PlainRun
+from delaymq.store.plain_runs import Copied, Encode, EncodeCopies, PlainRun, Stretch
 from delaymq.store.retention import Retention
 
 _FIXED_BYTES: Final = FIXED_BYTES - TOPIC_LENGTH_BYTES
 """Size of a record without body, topic with its length, and properties."""
+_MOST_QUEUES: Final = 64
+"""Maximum number of queues of a topic for which encoded copies are appended."""
 _EARLY_BYTES: Final = 128
 _PIECE_BYTES: Final = 1 << 18
 """The C library stores the first bytes of a copy last, and copies several pages at a time if it is large. A process
@@ -74,6 +76,8 @@ class LogAppender:
         self.is_writable = True
         """Whether none of these applies."""
         self._log = log
+        self._queue_counts: tuple[int, dict[str, int]] = 0, {}
+        """Number of all queues, and by topic the highest queue id below `_MOST_QUEUES`, plus 1, as of that number."""
         self._queues = queues
         self._dispatcher = dispatcher
         self._retention = retention
@@ -210,7 +214,58 @@ class LogAppender:
         if encoded is None:
             return None
         messages, last_at, records, entries, keys, text = encoded
-        at, mapping, view = physical_offset - log.segment_base, log.mapping, memoryview(records)
+        self._write(records, last_at, now_ms)
+        run = PlainRun(
+            topic, queue_id, queue_offset, physical_offset, now_ms, messages, records, entries, keys, text
+        )  # fmt: skip
+        self._queues.put_entries(queue, entries)
+        self._dispatcher.observe_plain(run)
+        return run
+
+    def append_encoded_copies(self, topic: str, encode: EncodeCopies) -> Copied | None:
+        """Append copies of records for one topic, as `encode` returns them; errors of the dispatch as in `append`.
+
+        None: nothing has changed, and `append_copies` has to append the first copy, or to report why it cannot.
+        """
+        log = self._log
+        if not self.is_writable or log.failure is not None or self._retention.disk.writes_refused:
+            return None
+        now_ms = max(self._now_ms(), log.last_store_timestamp_ms)
+        physical_offset = log.end_offset
+        room = log.open_end - physical_offset - BLANK_BYTES
+        if room <= 0 or topic in DELAYED_TOPICS or not self._dispatcher.accepts_stretches(now_ms):
+            return None
+        encoded = encode(self._next_numbers(topic), physical_offset, now_ms, room)
+        messages, last_at, records, keys, queues, _ = encoded
+        if not messages:
+            return None
+        self._write(records, last_at, now_ms)
+        stretches = []
+        for queue_id, queue_offset, entries in queues:
+            (first_at, _, _), (last, _, _) = ENTRY.unpack_from(entries), ENTRY.unpack(entries[-ENTRY.size :])
+            count = len(entries) // ENTRY.size
+            stretches.append(Stretch(topic, queue_id, queue_offset, count, first_at, last, entries))
+        self._dispatcher.receive_plain(stretches, keys, memoryview(records), physical_offset)
+        return encoded
+
+    def _next_numbers(self, topic: str) -> list[int]:
+        """Return the next queue offsets of a topic's queues 0, 1 and so on; -1 for those that do not exist."""
+        table, (queues, counts) = self._queues.table, self._queue_counts
+        if queues != len(table):
+            counts = {}
+            self._queue_counts = len(table), counts
+        count = counts.get(topic)
+        if count is None:
+            ids = [queue_id for queue_id in range(_MOST_QUEUES) if (topic, queue_id) in table]
+            count = counts[topic] = max(ids, default=-1) + 1
+        found = [table.get((topic, queue_id)) for queue_id in range(count)]
+        return [-1 if queue is None else queue.max_number for queue in found]
+
+    def _write(self, records: bytes, last_at: int, now_ms: int) -> None:
+        """Write records to the end of the open segment; the last one is at `last_at`."""
+        log = self._log
+        physical_offset, mapping, view = log.end_offset, log.mapping, memoryview(records)
+        at = physical_offset - log.segment_base
         for start in range(0, len(records), _PIECE_BYTES):
             piece, to = view[start : start + _PIECE_BYTES], at + start
             mapping[to : to + min(_EARLY_BYTES, len(piece))] = piece[:_EARLY_BYTES]
@@ -218,12 +273,6 @@ class LogAppender:
         log.end_offset = physical_offset + len(records)
         log.last_offset, log.last_store_timestamp_ms = physical_offset + last_at, now_ms
         (log.last_crc,) = _body_crc_of(records, last_at)
-        run = PlainRun(
-            topic, queue_id, queue_offset, physical_offset, now_ms, messages, records, entries, keys, text
-        )  # fmt: skip
-        self._queues.put_entries(queue, entries)
-        self._dispatcher.observe_plain(run)
-        return run
 
     def _append_run(self, records: Sequence[NewRecord], appended: list[Dispatched]) -> None:
         """Append plain records with one store time, then dispatch them; errors as in `append`.

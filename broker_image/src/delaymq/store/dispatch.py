@@ -170,8 +170,14 @@ class Dispatcher:
         if self._watch is not None:
             self._watch()
 
+    def accepts_stretches(self, store_timestamp_ms: int) -> bool:
+        """Return whether `receive_plain` may be used for records with this store time."""
+        if self._receiving_each:
+            return False
+        return self._index is None or 0 <= store_timestamp_ms <= self._index.latest_ms
+
     def receive_plain(self, stretches: Sequence[Stretch], keys: bytes, data: memoryview, physical_offset: int) -> None:
-        """Add the queue entries and keys of plain records, and pass them to the observers that receive runs.
+        """Add the queue entries and keys of plain records, or copies, and pass them to observers that receive runs.
 
         `data`, which begins at the physical offset, contains the records. The others must ignore plain records.
         """

@@ -1,11 +1,12 @@
 """Runs of plain messages: encoded before they are appended to one queue.
 
-A message is plain if it belongs to no transaction, is not pending, has no reserved properties, and has IPv4 hosts.
+A message is plain if it belongs to no transaction, is not pending, has no reserved properties, and has IPv4 hosts. The
+copies of the hand-over are reported like plain messages: it settles what they state itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 from delaymq.message.record import decode_record
@@ -19,6 +20,16 @@ packed as INDEXED_KEY, and text for the response of which the store knows nothin
 Encode: TypeAlias = Callable[[int, int, int, int, int], Encoded | None]
 """Function that encodes messages for a queue offset, a physical offset and a store time in ms, given the maximum size
 of a record and the space for all of them, in bytes. None: they have to be appended one at a time."""
+
+
+Copied: TypeAlias = tuple[int, int, bytes, bytes, Sequence[tuple[int, int, bytes]], Sequence[tuple[int, int, int]]]
+"""Encoded copies of due messages: number of copies, position of the last one in the records, records, keys packed as
+INDEXED_KEY, for each queue its id, the queue offset of the first copy and the entries, and for each stretch of messages
+with equal due times, of which the store knows nothing, due time in ms, number of messages and size of their records."""
+
+EncodeCopies: TypeAlias = Callable[[list[int], int, int, int], Copied]
+"""Function that encodes copies for the next queue offsets of the queues 0, 1 and so on of a topic (-1 for those that do
+not exist), a physical offset and a store time in ms, given the space for all of them in bytes."""
 
 
 class PlainRun(NamedTuple):

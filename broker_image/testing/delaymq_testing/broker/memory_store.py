@@ -27,6 +27,7 @@ from delaymq.store.disk.own_folder import UsesFolder
 from delaymq.store.dispatch import recorded_due_ms
 from delaymq.store.index.key_index import indexed_delay_key
 from delaymq.store.model import Dispatched, DispatchObserver, KeepsFiles, LiveObserver, NewRecord
+from delaymq.store.plain_runs import Copied, EncodeCopies
 from delaymq.store.retention import ExpiredLog
 
 from delaymq_testing.schedule.memory_files import MemoryFiles
@@ -172,6 +173,10 @@ class MemoryStore:
             failure = failure or self.fail_after(copy)
         if failure is not None:
             raise failure
+
+    def append_encoded_copies(self, topic: str, encode: EncodeCopies) -> Copied | None:
+        """Return None: `append_copies` has to append them, whose failures tests choose."""
+        return None
 
     def _append(self, message: NewRecord) -> Dispatched:
         if (error := self.refuse(message)) is not None:

@@ -236,7 +236,7 @@ class Delivery:
             self._settle_by_mark(record)
 
     def dispatch_run(self, run: object) -> None:
-        """Do nothing: plain messages are neither pending nor marks."""
+        """Do nothing: plain messages are neither pending nor marks, and the hand-over settles its copies itself."""
 
     def state(self) -> dict[str, object]:
         """Return the state for a snapshot, which is valid for the current end of the log."""

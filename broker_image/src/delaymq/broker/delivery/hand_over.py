@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from time import perf_counter
 from typing import TypeAlias
 
-from delaymq.broker.delivery.copies import (
+from delaymq.broker.delivery.copying.copies import (
     Due,
     Fate,
     copy_of,
@@ -17,7 +17,8 @@ from delaymq.broker.delivery.copies import (
     mark_of_unreadable_timed,
     timed_copy_of,
 )
-from delaymq.broker.delivery.plain_copies import plain_copy
+from delaymq.broker.delivery.copying.plain_copies import plain_copy
+from delaymq.broker.delivery.encoded_copies import by_topic, encoded_deliveries
 from delaymq.broker.delivery.queue_state import QueueState
 from delaymq.broker.delivery.reader import DeliveryStore, ScheduleReader, StoppedError, rejects_all
 from delaymq.broker.delivery.repeating.runs import Repeating
@@ -97,6 +98,9 @@ class HandOver:
         self._settled: defaultdict[int, list[int]] = defaultdict(list)
         """By delay level: offsets of their entries."""
         self._tally = Tally()
+        self._encoded = encoded_deliveries(
+            store, timeline, queues, promises, self._delivered, self._settled, self._tally, self._report_late_failure
+        )
         self._on_dead_letter = on_dead_letter
         self._on_delivered = on_delivered
         self._store = store
@@ -158,7 +162,7 @@ class HandOver:
         if self.paused or self.is_paused_by_log or self._is_paused(now_ms):
             return 0
         try:
-            handed_over, batches = 0, self._scheduler.due(now_ms, budget)
+            handed_over, batches = 0, by_topic(self._timeline, self._scheduler.due(now_ms, budget))
         except OSError as error:
             self.stop(error)
             return 0
@@ -166,15 +170,17 @@ class HandOver:
         try:
             end_s = perf_counter() + _LONGEST_STEP_S
             for number, batch in enumerate(batches):
+                left = batch if self._encoded is None else self._encoded.deliver(batch, now_ms, self.drop_up_to_ms)
+                handed_over += len(batch) - len(left)
                 try:
-                    done = self._hand_over_batch(batch, now_ms, end_s)
+                    done = self._hand_over_batch(left, now_ms, end_s)
                 except StoppedError as stopped:
-                    self._give_back([batch[stopped.position :], *batches[number + 1 :]], now_ms)
+                    self._give_back([left[stopped.position :], *batches[number + 1 :]], now_ms)
                     self._pause(stopped.reason, now_ms)
                     return handed_over + stopped.position
                 handed_over += done
-                if done < len(batch):
-                    self._give_back([batch[done:], *batches[number + 1 :]], now_ms)
+                if done < len(left):
+                    self._give_back([left[done:], *batches[number + 1 :]], now_ms)
                     break
         finally:
             self.running = False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from delaymq.broker.delivery.copies import Fate
+from delaymq.broker.delivery.copying.copies import Fate
 from delaymq.broker.delivery.settings.promises import Promises
 from delaymq.broker.delivery.status import DeliveryCounters
 from delaymq.message import names
@@ -20,14 +20,14 @@ class Tally:
     def __init__(self) -> None:
         self._counts: dict[tuple[str, int, int], list[int]] = {}
 
-    def add(self, topic: str, level: int, lateness_ms: int, size: int) -> None:
-        """Count a delivery whose record has `size` bytes."""
+    def add(self, topic: str, level: int, lateness_ms: int, size: int, messages: int = 1) -> None:
+        """Count deliveries whose records have `size` bytes."""
         key = topic, level, lateness_ms
         counts = self._counts.get(key)
         if counts is None:
-            self._counts[key] = [1, size]
+            self._counts[key] = [messages, size]
         else:
-            counts[0] += 1
+            counts[0] += messages
             counts[1] += size
 
     def take(self) -> Iterator[tuple[str, int, int, int, int]]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple, Protocol
 
 from delaymq.broker.delivery.changes.appending import append_statement
-from delaymq.broker.delivery.copies import mark_alone
+from delaymq.broker.delivery.copying.copies import mark_alone
 from delaymq.broker.delivery.queue_state import QueueState
 from delaymq.broker.delivery.reader import DeliveryStore, Found
 from delaymq.broker.delivery.repeating.schedules import check_move, first_run_ms

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from delaymq.broker.delivery.copies import mark_alone
+from delaymq.broker.delivery.copying.copies import mark_alone
 from delaymq.message import names
 from delaymq.message.record import Record
 from delaymq.message.run_ids import run_id

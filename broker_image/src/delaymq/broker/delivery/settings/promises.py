@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from delaymq.broker.delivery.copies import Fate
+from delaymq.broker.delivery.copying.copies import Fate
 from delaymq.schedule.timeline.cursors import NO_TIMES, Times
 
 if TYPE_CHECKING:

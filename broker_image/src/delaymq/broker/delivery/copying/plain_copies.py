@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 from zlib import crc32
 
-from delaymq.broker.delivery.copies import Fate, fate_of_topic, without_account, without_due
+from delaymq.broker.delivery.copying.copies import Fate, fate_of_topic, without_account, without_due
 from delaymq.message import names
 from delaymq.message.flags import HOST_MASK, TRANSACTION_PREPARED
 from delaymq.message.levels import queue_of_level
@@ -29,7 +29,8 @@ _TAIL_BYTES: Final = TAIL_LENGTHS_BYTES + len(names.SCHEDULE_TOPIC)
 assert len(_LEVEL_TAIL) == len(_TIMED_TAIL)
 _PROPERTIES_LENGTH_AT: Final = len(_LEVEL_TAIL)
 _HEAD_BYTES: Final = HEAD.size
-_MAX_MARK_BYTES: Final = MAX_TEXT_BYTES + len(_MARK_BEGINNING)
+MAX_MARK_BYTES: Final = MAX_TEXT_BYTES + len(_MARK_BEGINNING)
+"""Maximum size of a mark in the properties of a copy."""
 _QUEUE_IDS: Final = {str(number): number for number in range(1_024)}
 _UNUSUAL_FLAGS: Final = HOST_MASK | TRANSACTION_PREPARED
 """Bits of wide hosts, and of half messages and rolled back ones, which get no queue entry."""
@@ -62,7 +63,7 @@ def plain_copy(data: bytes, pending: Pending, topic: str, level: int, now_ms: in
     ):
         return None
     body, raw = data[_HEAD_BYTES:topic_at], data[raw_at:]
-    if crc32(body) & BODY_CRC_MASK != body_crc or len(raw) + _MAX_MARK_BYTES > MAX_PROPERTIES_BYTES:
+    if crc32(body) & BODY_CRC_MASK != body_crc or len(raw) + MAX_MARK_BYTES > MAX_PROPERTIES_BYTES:
         return None
     properties = decode_properties(raw)
     real_queue_id = _QUEUE_IDS.get(properties.get(names.REAL_QUEUE_ID, ""))

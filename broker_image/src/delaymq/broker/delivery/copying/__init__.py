@@ -1,0 +1,1 @@
+"""Copies of due messages, which the hand-over appends."""
