@@ -133,8 +133,9 @@ class Recorded:
             harness.clock.advance(chance.choice([0, 0, 0, 1]))
 
     def deliver(self, rounds: int, budget: int) -> None:
-        for _ in range(rounds):
-            self.harness.clock.advance(self._chance.choice([1, 10, 300]))
+        """Deliver what is due at some instants, the last of which is after most due times."""
+        for number in range(rounds):
+            self.harness.clock.advance(self._chance.choice([1, 10, 300]) if number < rounds - 1 else 1_500)
             while self.harness.broker.delivery.hand_over(self.harness.clock(), budget):
                 pass
             self.harness.broker.announce_arrivals()
