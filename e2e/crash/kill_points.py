@@ -20,9 +20,19 @@ Reached = Callable[[], None]
 
 
 def copy_appended(reached: Reached) -> None:
-    """After a delivered copy was appended to the log, alone or in the middle of a run, before its entry is settled."""
+    """After a delivered copy was appended to the log, alone or in a run, before its entry is settled."""
     from delaymq.broker.delivery.hand_over import HandOver
+    from delaymq.store.message_store import MessageStore
 
+    append_encoded = _function(MessageStore, "append_encoded_copies")
+
+    def marked(*arguments: Any) -> Any:
+        copied = append_encoded(*arguments)
+        for _ in range(copied[0] if copied is not None else 0):
+            reached()
+        return copied
+
+    _replace(MessageStore, "append_encoded_copies", marked)
     _within_runs(reached, "append_copies", lambda record: True)
     _after(HandOver, "_append", reached)
 

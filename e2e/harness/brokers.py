@@ -286,6 +286,8 @@ class OurCluster(Cluster):
         arguments: Sequence[str] = (),
     ) -> None:
         super().__init__(config=config, store_path=store_path, rules=rules)
+        if "--groups" in arguments:
+            self.listen_port = ports.free_broker_port(int(arguments[arguments.index("--groups") + 1]))
         self.http_port = ports.free_port()
         self.namesrv = RealNameServer(self.base_path, self.namesrv_port) if real_namesrv else None
         command = [*launcher, "broker" if real_namesrv else "standalone", "--host", HOST]

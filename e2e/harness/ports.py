@@ -26,9 +26,12 @@ def free_port() -> int:
     return _free_ports([0])
 
 
-def free_broker_port() -> int:
-    """Return a port that is free together with port − 2 (fast remoting) and port + 1 (replication)."""
-    return _free_ports([-2, 0, 1])
+def free_broker_port(groups: int = 1) -> int:
+    """Return a port that is free together with port − 2 (fast remoting) and port + 1 (replication).
+
+    With several broker groups, the ports of each group are 10 above those of the previous one.
+    """
+    return _free_ports([10 * group + distance for group in range(groups) for distance in (-2, 0, 1)])
 
 
 def _free_ports(distances: list[int]) -> int:
