@@ -20,6 +20,7 @@ from delaymq.cli.servers.groups import PORT_DISTANCE, left_groups
 from delaymq.client import Client, Message, Producer, PullConsumer
 from delaymq.server.groups.merging import merged_metrics
 from delaymq_testing.cli_running import SMALL, Done, Standalone, called, command
+from harness.ports import free_broker_port
 
 BOUND_S = 60
 NAMES = ("broker-a", "broker-a-1")
@@ -32,6 +33,7 @@ class Groups(Standalone):
     def __init__(self, folder: Path, settings: str = f"{SMALL}httpToken={TOKEN}\n") -> None:
         super().__init__(folder, settings)
         self.count = 2
+        self.listen_port = free_broker_port(self.count)
 
     @property
     def arguments(self) -> list[str]:
