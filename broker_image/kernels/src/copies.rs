@@ -5,7 +5,7 @@ use pyo3::types::{PyBytes, PyList, PyTuple};
 
 use crate::batch::{BODY_CRC_MASK, FIXED_BYTES, MAX_PROPERTIES_BYTES, MAX_TOPIC_BYTES, MESSAGE_MAGIC};
 use crate::heads::{HEAD_BYTES, i32_at, i64_at};
-use crate::properties::{self, Pair};
+use crate::properties;
 use crate::records;
 
 const MAX_QUEUE_ID_DIGITS: usize = 4;
@@ -31,29 +31,21 @@ pub struct CopyEncoder {
     max_mark_bytes: usize,
 }
 
-/// Names of properties.
+/// Names of properties, from a tuple.
 #[derive(FromPyObject)]
-struct Names(String, String, String, String, String, String);
-
-impl Names {
-    fn mark(&self) -> &str {
-        &self.0
-    }
-    fn due(&self) -> &str {
-        &self.1
-    }
-    fn account(&self) -> &str {
-        &self.2
-    }
-    fn real_topic(&self) -> &str {
-        &self.3
-    }
-    fn real_queue_id(&self) -> &str {
-        &self.4
-    }
-    fn timer_out_ms(&self) -> &str {
-        &self.5
-    }
+struct Names {
+    #[pyo3(item(0))]
+    mark: String,
+    #[pyo3(item(1))]
+    due: String,
+    #[pyo3(item(2))]
+    account: String,
+    #[pyo3(item(3))]
+    real_topic: String,
+    #[pyo3(item(4))]
+    real_queue_id: String,
+    #[pyo3(item(5))]
+    timer_out_ms: String,
 }
 
 #[pymethods]
@@ -191,37 +183,40 @@ impl Writer<'_> {
         }
         let names = &encoder.names;
         let ruled = if self.level == 0 { &encoder.ruled.1 } else { &encoder.ruled.0 };
-        if value_of(&pairs, names.real_topic()) != Some(self.topic)
+        if properties::value_of(&pairs, &names.real_topic) != Some(self.topic)
             || pairs.iter().any(|pair| ruled.iter().any(|name| name == pair.0))
         {
             return None;
         }
-        let queue_id = queue_id_of(value_of(&pairs, names.real_queue_id())?)?;
+        let queue_id = queue_id_of(properties::value_of(&pairs, &names.real_queue_id)?)?;
         let queue_offset = self.queues.get(queue_id).map(|queue| queue.1).filter(|number| *number >= 0)?;
         let without_account;
         let mut kept = text;
-        if value_of(&pairs, names.account()).is_some() {
-            without_account = without_pair(text, names.account())?;
+        if properties::value_of(&pairs, &names.account).is_some() {
+            without_account = without_pair(text, &names.account)?;
             kept = &without_account;
         }
         let at = self.records.len();
         let offset = self.physical_offset.checked_add(i64::try_from(at).ok()?)?;
         let mark = if self.level == 0 {
             let due_ms = pending.due_ms.to_string();
-            if value_of(&pairs, names.timer_out_ms()) != Some(due_ms.as_str()) {
+            if properties::value_of(&pairs, &names.timer_out_ms) != Some(due_ms.as_str()) {
                 return None; // it was moved
             }
-            kept = without_last(kept, names.due())?;
+            kept = without_last(kept, &names.due)?;
             timed_mark(offset, self.now_ms, pending)
         } else {
             let (from_queue, from_offset) = (i32_at(head, 12), i64_at(head, 20));
             let due = format!("{:016}:{from_queue:04}:{from_offset:020}", pending.due_ms);
-            if from_queue != self.level - 1 || from_offset < 0 || value_of(&pairs, names.due()) != Some(due.as_str()) {
+            if from_queue != self.level - 1
+                || from_offset < 0
+                || properties::value_of(&pairs, &names.due) != Some(due.as_str())
+            {
                 return None;
             }
             format!("{DELIVERED}:{from_queue}:{from_offset}:{}", pending.record)
         };
-        let property_bytes = kept.len() + 2 + names.mark().len() + mark.len();
+        let property_bytes = kept.len() + 2 + names.mark.len() + mark.len();
         let size = FIXED_BYTES + body.len() + self.topic.len() + property_bytes;
         if kept.is_empty() || at + size > self.room_bytes || self.topic.len() > MAX_TOPIC_BYTES {
             return None;
@@ -242,7 +237,7 @@ impl Writer<'_> {
         to.push(self.topic.len() as u8);
         to.extend_from_slice(self.topic.as_bytes());
         to.extend_from_slice(&(property_bytes as u16).to_be_bytes());
-        for part in [kept, "\x02", names.mark(), "\x01", &mark] {
+        for part in [kept, "\x02", &names.mark, "\x01", &mark] {
             to.extend_from_slice(part.as_bytes());
         }
         self.last_at = at;
@@ -259,10 +254,6 @@ impl Writer<'_> {
         }
         Some(())
     }
-}
-
-fn value_of<'a>(pairs: &[Pair<'a>], name: &str) -> Option<&'a str> {
-    pairs.iter().find(|pair| pair.0 == name).map(|pair| pair.1)
 }
 
 /// Return a queue id that is written without leading zeros.

@@ -32,6 +32,11 @@ pub fn put<'a>(pairs: &mut Vec<Pair<'a>>, (name, value): Pair<'a>) -> bool {
     true
 }
 
+/// Return the value of a name.
+pub fn value_of<'a>(pairs: &[Pair<'a>], name: &str) -> Option<&'a str> {
+    pairs.iter().find(|pair| pair.0 == name).map(|pair| pair.1)
+}
+
 /// Return the size in bytes of the encoded pairs.
 pub fn encoded_bytes(pairs: &[Pair<'_>]) -> usize {
     let text: usize = pairs.iter().map(|(name, value)| name.len() + value.len() + 2).sum();

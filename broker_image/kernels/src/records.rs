@@ -1,17 +1,13 @@
 //! Entries and keys of a record, as queues and index store them.
 
 use crate::hashing;
-use crate::properties::Pair;
+use crate::properties::{Pair, value_of};
 
 const MAX_KEYS: usize = 128;
 
 /// Return the hash of the topic and the separator, with which the hash of each of its keys begins.
 pub fn key_base(topic: &str) -> u32 {
     hashing::continued(hashing::continued(0, topic), "#")
-}
-
-fn value_of<'a>(pairs: &[Pair<'a>], name: &str) -> Option<&'a str> {
-    pairs.iter().find(|pair| pair.0 == name).map(|pair| pair.1)
 }
 
 /// Append the entry of a consume queue.

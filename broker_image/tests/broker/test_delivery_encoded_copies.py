@@ -223,6 +223,14 @@ def test_transactions_with_the_kernel_are_those_without(tmp_path: Path, monkeypa
     assert states[0] == states[1]
 
 
+def with_due_messages(open_harness: Callable[..., Harness], count: int) -> Harness:
+    harness = open_harness(mapped_file_size_commit_log=128 * 1024, max_index_num=300)
+    for _ in range(count):
+        harness.send("Orders", b"x", {"TIMER_DELAY_MS": "100"})
+    harness.clock.advance(200)
+    return harness
+
+
 @NEEDS_KERNELS
 def test_large_messages_are_copied_in_pieces(open_harness: Callable[..., Harness]) -> None:
     harness = open_harness(mapped_file_size_commit_log=16 << 20)
@@ -239,11 +247,7 @@ def test_large_messages_are_copied_in_pieces(open_harness: Callable[..., Harness
 def test_failure_after_the_append_delivers_no_message_twice(
     open_harness: Callable[..., Harness], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    recorded = opened(open_harness, monkeypatch, True, "late failure")
-    harness = recorded.harness
-    for _ in range(20):
-        harness.send("Orders", b"x", {"TIMER_DELAY_MS": "100"})
-    harness.clock.advance(200)
+    harness = with_due_messages(open_harness, 20)
 
     def fail(*_: object) -> None:
         raise RuntimeError("an observer fails")
@@ -259,11 +263,7 @@ def test_failure_after_the_append_delivers_no_message_twice(
 def test_full_disk_pauses_deliveries_with_the_kernel_too(
     open_harness: Callable[..., Harness], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    recorded = opened(open_harness, monkeypatch, True, "full disk")
-    harness = recorded.harness
-    for _ in range(20):
-        harness.send("Orders", b"x", {"TIMER_DELAY_MS": "100"})
-    harness.clock.advance(200)
+    harness = with_due_messages(open_harness, 20)
     store = harness.broker.store
     store._retention.disk = store._retention.disk._replace(writes_refused=True)
     with pytest.raises(StoreFullError):

@@ -13,7 +13,7 @@ from delaymq.message import names
 from delaymq.message.flags import TRANSACTION_MASK
 from delaymq.message.hashing import index_key_hash, tags_code
 from delaymq.message.properties import PAIR_SEPARATOR
-from delaymq.message.record import encode_record
+from delaymq.message.record import decode_record, encode_record
 from delaymq.schedule.timeline import Pending
 from delaymq.store.consume_queue import ENTRY
 from delaymq.store.index.index_file import INDEXED_KEY
@@ -95,10 +95,7 @@ class CopyEncoder:
 
 def _needs_python(data: bytes) -> bool:
     """Return whether the properties of a plain record are not UTF-8, or too many."""
-    body_bytes = int.from_bytes(data[84:88], "big")
-    topic_at = 88 + body_bytes
-    raw = data[topic_at + 1 + data[topic_at] + 2 :]
     try:
-        return raw.decode().count(PAIR_SEPARATOR) >= MAX_PAIRS
+        return decode_record(data).raw_properties.decode().count(PAIR_SEPARATOR) >= MAX_PAIRS
     except UnicodeDecodeError:
         return True

@@ -20,6 +20,7 @@ from delaymq.broker.delivery.tally import Tally
 from delaymq.message import names
 from delaymq.message.flags import HOST_MASK, TRANSACTION_MASK
 from delaymq.message.levels import queue_of_level
+from delaymq.message.record import QUEUE_OFFSET_AT
 from delaymq.schedule import Entry
 from delaymq.schedule.timeline import Pending, Timeline
 from delaymq.store.plain_runs import Copied
@@ -32,7 +33,6 @@ _NAMES: Final = (
 _ENOUGH_BYTES: Final = 1 << 20
 """Size of records that are copied with one call; a single one may be larger."""
 _QUEUE_OFFSET: Final = Struct(">q")
-_QUEUE_OFFSET_AT: Final = 20
 
 
 def _made() -> Any:
@@ -138,7 +138,7 @@ class EncodedDeliveries:
     def _read(self, part: list[Pending], level: int, drop_up_to_ms: int) -> tuple[list[bytes], list[int]]:
         """Return the records of the first messages, and with a delay level their offsets in the queue of the level.
 
-        They end after some MiB, and before a message to drop, one that cannot be read, or one of a level that was
+        They end after about 1 MiB, and before a message to drop, one that cannot be read, or one of a level that was
         settled while it was not known to the index.
         """
         read, size = self._store.read_bytes, 0
@@ -147,10 +147,10 @@ class EncodedDeliveries:
         offsets: list[int] = []
         for pending in part:
             data = read(pending.record, pending.size)
-            if pending.due_ms <= drop_up_to_ms or len(data) <= _QUEUE_OFFSET_AT + _QUEUE_OFFSET.size:
+            if pending.due_ms <= drop_up_to_ms or len(data) <= QUEUE_OFFSET_AT + _QUEUE_OFFSET.size:
                 break
             if settled is not None:
-                (offset,) = _QUEUE_OFFSET.unpack_from(data, _QUEUE_OFFSET_AT)
+                (offset,) = _QUEUE_OFFSET.unpack_from(data, QUEUE_OFFSET_AT)
                 if offset < settled.low or offset in settled.above:
                     break
                 offsets.append(offset)
@@ -174,7 +174,7 @@ class EncodedDeliveries:
             return self._store.append_encoded_copies(topic, encode)
         except Exception as error:
             if not results or self._store.last_offset == last_before:
-                return None  # as in `_deliver_part`
+                return None  # as in `_deliver`
             # They are in the log, and only a later step failed: another attempt would deliver them twice.
             self._on_late_failure(error, topic)
             return results[0]
