@@ -74,6 +74,14 @@ def lost_volumes(world: FakeWorld) -> list[LostVolume]:
     return [found for found in world.memory.of(world.key, BrokerMemory).lost_volumes.values() if found.why]
 
 
+def lose_until(world: FakeWorld, ordinal: int, *, left_s: int) -> None:
+    """Lose a volume, and step until some seconds before it is replaced."""
+    lose(world, ordinal)
+    world.run(lambda: bool(lost_volumes(world)))
+    (found,) = lost_volumes(world)
+    world.run(lambda: world.now_ms >= found.since_ms + (AFTER_S - left_s) * 1000)
+
+
 def told(world: FakeWorld, reason: str) -> list[str]:
     return [message for _, each, message in world.kube.events if each == reason]
 
@@ -137,10 +145,7 @@ def test_volume_of_a_node_that_returns_in_time_is_kept() -> None:
 def test_volume_of_a_node_that_returns_after_the_last_check_is_kept() -> None:
     world = local()
     before = claim_uid(world, MEMBERS[1])
-    lose(world, 1)
-    world.run(lambda: bool(lost_volumes(world)))
-    (found,) = lost_volumes(world)
-    world.run(lambda: world.now_ms >= found.since_ms + (AFTER_S - 2) * 1000)
+    lose_until(world, 1, left_s=2)
     put_node(world, "node-1")
     world.idle(AFTER_S)
     assert claim_uid(world, MEMBERS[1]) == before
@@ -298,10 +303,7 @@ def test_nothing_is_replaced_in_doubt_about_the_master_or_the_member(doubt: Call
 def test_change_of_the_broker_that_the_cache_lacks_prevents_a_replacement(change: str) -> None:
     world = local()
     before = claim_uid(world, MEMBERS[1])
-    lose(world, 1)
-    world.run(lambda: bool(lost_volumes(world)))
-    (found,) = lost_volumes(world)
-    world.run(lambda: world.now_ms >= found.since_ms + (AFTER_S - 3) * 1000)
+    lose_until(world, 1, left_s=3)
     world.lag_ticks = 10_000
     if change == "paused":
         world.change(paused=True)
