@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 import struct
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from io import FileIO
 from pathlib import Path
@@ -16,7 +17,7 @@ from crash.load import LoadProgram
 from harness.commitlog import BLANK_MAGIC, MESSAGE_MAGIC
 from harness.errors import HarnessError
 from options import Options
-from rows import Sample
+from rows import Row, Sample
 from subjects import Contender, Subject
 
 SYNC_8: dict[str, Any] = {"threads": 8}
@@ -27,6 +28,11 @@ LAG_SAMPLE_S = 0.01
 CATCH_UP_LIMIT_S = 300.0
 CONNECT_LIMIT_S = 60.0
 POLL_S = 0.1
+STEADY_S = 3
+STEADY_BLOCKS = 3
+"""Number of times that a rate is measured before the replica is stopped or started."""
+ALONE_S = 4.0
+"""Time after which a master has noticed that its replica has stopped or returned; the default timeout is 2 s."""
 MIB = 1 << 20
 _SIZE_MAGIC = struct.Struct(">iI")
 
@@ -34,14 +40,9 @@ _SIZE_MAGIC = struct.Struct(">iI")
 def replicas(options: Options, contender: Contender, load: LoadProgram) -> Iterator[list[Sample]]:
     """Measure sends that do and do not wait for the replica, its lag, and a replica that receives the whole log.
 
-    Sends at a constant rate are also measured without a replica. The log is filled under ASYNC_MASTER: under
-    SYNC_MASTER, no send succeeds without a replica.
+    Sends at a constant rate are measured with and without the replica in turn. This and the filling of the log need
+    ASYNC_MASTER: under SYNC_MASTER, no send succeeds without a replica.
     """
-    with Subject(contender, load) as subject:
-        subject.start()
-        subject.send("Warm", seconds=options.scaled(10, 3), size=1024, **SYNC_8)
-        yield []
-        yield [_steady(options, subject, has_replica=False)]
     for mode in MODES:
         with Subject(contender, load, is_pair=True, brokerRole=mode) as subject:
             subject.start()
@@ -50,7 +51,7 @@ def replicas(options: Options, contender: Contender, load: LoadProgram) -> Itera
             yield []
             yield _send(options, subject, mode)
             if mode == "ASYNC_MASTER":
-                yield [_steady(options, subject, has_replica=True)]
+                yield _steady(options, subject)
                 yield _lag(options, subject)
                 yield _catch_up(options, subject)
 
@@ -79,13 +80,33 @@ def _send(options: Options, subject: Subject, mode: str) -> list[Sample]:
     ]
 
 
-def _steady(options: Options, subject: Subject, *, has_replica: bool) -> Sample:
-    """Send at a constant rate, so that the load does not depend on what the replica costs."""
+def _steady(options: Options, subject: Subject) -> list[Sample]:
+    """Send at constant rates, so that the load does not depend on what the replica costs.
+
+    The same master is measured with and without its replica in turn, because processes of the same program differ.
+    """
+    pair, used = subject.pair, defaultdict[Row, list[float]](list)
+    for _ in range(options.count(4, 1)):
+        for has_replica in (True, False):
+            if not has_replica:
+                pair.replica.kill()
+                time.sleep(ALONE_S)
+            for rate in rows.STEADY_RATES:
+                row = rows.steady_row(rate, has_replica=has_replica)
+                used[row] += (_send_steadily(subject, rate) for _ in range(STEADY_BLOCKS))
+        master, replica = LogEnd(pair.store_path), LogEnd(pair.replica_path)
+        master.offset()
+        pair.start_replica()
+        _wait(subject, lambda: replica.has_record(master.last), "does not catch up")
+        time.sleep(ALONE_S)
+    return [Sample(row, statistics.median(values)) for row, values in used.items()]
+
+
+def _send_steadily(subject: Subject, rate: int) -> float:
+    """Send at a constant rate, and return the processor time of the master for each message, in microseconds."""
     before_s = proc.processor_s(subject.pid)
-    count = rows.STEADY_RATE * options.count(10, 2)
-    result = subject.send("Steady", count=count, rate=rows.STEADY_RATE, size=1024, **SYNC_8)
-    used_s = proc.processor_s(subject.pid) - before_s
-    return Sample(rows.steady_row(has_replica=has_replica), used_s / result["acknowledged"] * 1e6)
+    result = subject.send("Steady", count=rate * STEADY_S, rate=rate, size=1024, **SYNC_8)
+    return (proc.processor_s(subject.pid) - before_s) / result["acknowledged"] * 1e6
 
 
 def _lag(options: Options, subject: Subject) -> list[Sample]:

@@ -150,17 +150,16 @@ def replicated_rows(mode: str) -> tuple[Row, Row, Row, Row]:
     )
 
 
-STEADY_RATE = 8_000
+STEADY_RATES = (2_000, 8_000)
 """Messages per second at which the cost of a replica is measured: at the highest rate, more sends share a wake-up
 without a replica than with one.
 """
 
 
-def steady_row(*, has_replica: bool) -> Row:
+def steady_row(rate: int, *, has_replica: bool) -> Row:
     """Return the row of the processor time at a constant rate."""
-    title = f"sync send at {STEADY_RATE:,}/s, 8 threads, 1024 B, "
-    title += "ASYNC_MASTER with a replica" if has_replica else "no replica"
-    name = "replicas_async_steady_cpu" if has_replica else "no_replica_steady_cpu"
+    title = f"sync send at {rate:,}/s, 8 threads, 1024 B, ASYNC_MASTER {'with' if has_replica else 'without'} a replica"
+    name = f"replicas_async_{rate}_cpu" if has_replica else f"no_replica_{rate}_cpu"
     return Row(name, "replicas", f"{title}: processor of the master", "µs/message", "lower", "ratio ≤ 1")
 
 

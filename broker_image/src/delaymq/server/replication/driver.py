@@ -47,8 +47,10 @@ if TYPE_CHECKING:
 TICK_S: Final = 0.1
 DETACH_TIMEOUT_S: Final = 10.0
 RETRY_WRITE_S: Final = 1.0
-REPORT_S: Final = 0.005
+REPORT_S: Final = 0.01
 """Shortest time between reports of the log's end while no response waits for replicas (ASYNC_MASTER)."""
+LATE_REPORT_S: Final = 0.015
+"""Time after a report at which the next one follows even if nothing more is appended."""
 _FREQUENT: Final = (Appended, Flushed, Received)
 """Events that change no set of members."""
 
@@ -145,7 +147,9 @@ class Driver:
         self._operations: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._in_sync: tuple[frozenset[str], bool] = (frozenset(), False)
-        self._is_reporting_end = False
+        self._reports_soon = False
+        """Whether this iteration of the event loop reports the log's end."""
+        self._late_report: asyncio.TimerHandle | None = None
         self._reported_s = 0.0
         """Time of the last report of the log's end."""
         self._stopped = False
@@ -241,19 +245,22 @@ class Driver:
     def grown(self) -> None:
         """Note that the log has grown.
 
-        This is reported once per iteration of the event loop, or once per REPORT_S if no response waits for it.
+        This is reported once per iteration of the event loop. If no response waits for it, the first append after
+        REPORT_S reports it instead, and a timer if there is none: a timer alone would wake the process once more.
         """
-        if self._is_reporting_end:
+        if self._reports_soon:
             return
-        self._is_reporting_end = True
-        next_s = self._reported_s + REPORT_S
-        if self.member.settings.waits_for_replicas or self._loop.time() >= next_s:
+        if self.member.settings.waits_for_replicas or self._loop.time() >= self._reported_s + REPORT_S:
+            self._reports_soon = True
             self._loop.call_soon(self._report_growth)
-        else:
-            self._loop.call_at(next_s, self._report_growth)
+        elif self._late_report is None:
+            self._late_report = self._loop.call_at(self._reported_s + LATE_REPORT_S, self._report_growth)
 
     def _report_growth(self) -> None:
-        self._is_reporting_end = False
+        self._reports_soon = False
+        if self._late_report is not None:
+            self._late_report.cancel()
+            self._late_report = None
         self._reported_s = self._loop.time()
         self._report_end()
         self._flush_soon()
