@@ -40,10 +40,10 @@ def end_transaction(broker: Broker, session: Session, command: Command) -> Respo
         return None
     if broker.clients.frozen:
         raise unavailable("the broker is shutting down: it will check the transaction after the restart")
-    record = _half_message(broker, header)
+    record, properties = _half_message(broker, header)
     try:
         if outcome == TRANSACTION_COMMIT:
-            broker.transactions.commit(record)
+            broker.transactions.commit(record, properties)
         else:
             broker.transactions.roll_back(record)
     except (StoreError, IllegalMessageError) as error:
@@ -52,19 +52,23 @@ def end_transaction(broker: Broker, session: Session, command: Command) -> Respo
     return _when_durable(broker)
 
 
-def _half_message(broker: Broker, header: EndTransactionRequestHeader) -> Record:
-    """Return the half message that the request names. Raises RequestError with RocketMQ's remarks on a mismatch."""
+def _half_message(broker: Broker, header: EndTransactionRequestHeader) -> tuple[Record, dict[str, str]]:
+    """Return the half message that the request names, and its properties.
+
+    Raises RequestError with RocketMQ's remarks on a mismatch.
+    """
     head = broker.records.producers_head_at(header.commit_log_offset)
-    if head is None or head.topic != names.HALF_TOPIC:
-        raise system_error(_NOT_FOUND)
-    if broker.records.properties_of(head).get(names.PRODUCER_GROUP) != header.producer_group:
-        raise system_error("The producer group wrong")
-    if head.queue_offset != header.tran_state_table_offset:
-        raise system_error("The transaction state table offset wrong")
-    record = broker.store.record_at(head.physical_offset)
+    record = None
+    if head is not None and head.topic == names.HALF_TOPIC:
+        record = broker.store.record_at(head.physical_offset)
     if record is None:
         raise system_error(_NOT_FOUND)
-    return record
+    properties = record.properties
+    if properties.get(names.PRODUCER_GROUP) != header.producer_group:
+        raise system_error("The producer group wrong")
+    if record.queue_offset != header.tran_state_table_offset:
+        raise system_error("The transaction state table offset wrong")
+    return record, properties
 
 
 def resume_check(broker: Broker, session: Session, command: Command) -> Response | Deferred:

@@ -13,8 +13,8 @@ from delaymq.broker.transactions.ledger import Ledger
 from delaymq.broker.transactions.records import (
     checks_of,
     committed_copy,
-    committed_properties,
     given_up_copy,
+    make_committed,
     op_mark,
     resumed_half,
 )
@@ -63,20 +63,21 @@ class EndTransaction:
         self._store_host = store_host
         self._on_committed = on_committed
 
-    def commit(self, record: Record, now_ms: int) -> EndResult:
+    def commit(self, record: Record, properties: dict[str, str], now_ms: int) -> EndResult:
         """Commit a half message: make its message visible, once. Raises RequestError if this is not possible.
 
-        On StoreError and IllegalMessageError, nothing has changed.
+        `properties` are those of `record`, and may be changed. On StoreError and IllegalMessageError, nothing else has
+        changed.
         """
         place = record.physical_offset
-        if not self._is_open(place):
+        found = self._ledger.pending.find(place)
+        if found is None and place not in self._ledger.given_up:
             if self.is_committed(record):
                 return EndResult.AGAIN
             raise system_error("The transaction has already been rolled back or given up")
-        found = self._ledger.pending.find(place)
         checks = found[0].checks[found[1]] if found is not None else 0
-        account = record.properties.get(names.ACCOUNT, "")
-        properties = committed_properties(record, max(checks, checks_of(record.properties)))
+        account = properties.get(names.ACCOUNT, "")
+        is_changed = make_committed(properties, max(checks, checks_of(properties)))
         topic, queue_id = properties.get(names.REAL_TOPIC, ""), real_queue_id(properties)
         if names.topic_problem(topic) is not None or topic in names.CLOSED_TO_CLIENTS or queue_id < 0:
             raise system_error("The half message names no valid topic for its commit")
@@ -90,9 +91,12 @@ class EndTransaction:
             topic, queue_id = names.TIMER_TOPIC, 0
         elif level > 0:
             topic, queue_id, properties = self._ingress.prepare(properties, topic, queue_id, level, account, retry=True)
-        appended = self._append(committed_copy(record, properties, topic, queue_id, statement))
-        self._ledger.committed(place)
-        if appended is not None:
+        is_changed = is_changed or due_ms is not None or level > 0
+        property_bytes = None if is_changed else record.raw_properties
+        appended = self._append(committed_copy(record, properties, topic, queue_id, statement, property_bytes))
+        if appended is None:
+            self._ledger.committed(place)  # the ledger may not have seen the copy
+        else:
             self._on_committed(topic, queue_id, appended.size)
         self.mark(place, now_ms)
         return EndResult.COMMITTED

@@ -42,6 +42,9 @@ delivered copy.
 """
 TIME_ROOM_BYTES: Final = MAX_FIRST_DUE_BYTES + 1 + len(names.TIMER_OUT_MS) + 1 + 19 + TIMED_ROOM_BYTES
 """Bytes that a due time adds at the commit: due time twice, and what the delivered copy has in addition."""
+_MARK: Final = {names.TAGS: REMOVE_TAG, names.WAIT: "true"}
+_ROLLED_BACK_MARK: Final = _MARK, encode_properties(_MARK)
+_COPIED_MARK: Final = {**_MARK, COPIED: "true"}, encode_properties({**_MARK, COPIED: "true"})
 _SCHEDULES: Final = names.REPEATING.union(names.TIMER_PROPERTIES)
 _WIDEST_CHARACTER_BYTES: Final = 4
 """Maximum UTF-8 bytes of a character."""
@@ -74,9 +77,17 @@ def make_half(properties: dict[str, str], topic: str, queue_id: int) -> None:
 
 
 def committed_copy(
-    record: Record, properties: dict[str, str], topic: str, queue_id: int, statement: Statement | None = None
+    record: Record,
+    properties: dict[str, str],
+    topic: str,
+    queue_id: int,
+    statement: Statement | None,
+    property_bytes: bytes | None,
 ) -> NewRecord:
-    """Return the record that a commit appends. Its commit bit and its prepared offset prove the commit."""
+    """Return the record that a commit appends. Its commit bit and its prepared offset prove the commit.
+
+    `property_bytes` are the encoded `properties`, if the caller has them.
+    """
     return NewRecord(
         topic,
         queue_id,
@@ -91,27 +102,30 @@ def committed_copy(
         record.physical_offset,
         is_copy=True,
         statement=statement,
+        property_bytes=property_bytes,
+        body_crc=record.body_crc,
     )
 
 
-def committed_properties(record: Record, checks: int) -> dict[str, str]:
-    """Return the properties of a committed copy: those of the half message without DelayMQ's marks."""
-    properties = record.properties
+def make_committed(properties: dict[str, str], checks: int) -> bool:
+    """Turn the properties of a half message into those of its committed copy: remove DelayMQ's marks, add the checks.
+
+    Returns whether they have changed.
+    """
+    count = len(properties)
     strip_own(properties)
     if checks:
         properties[CHECK_TIMES] = str(checks)
-    return properties
+    return checks > 0 or len(properties) != count
 
 
 def op_mark(offset: int, physical_offset: int, now_ms: int, host: bytes, *, copied: bool) -> NewRecord:
     """Return the op mark of a half message. RocketMQ reads its body (queue offset), DelayMQ its prepared offset."""
-    properties = {names.TAGS: REMOVE_TAG, names.WAIT: "true"}
-    if copied:
-        properties[COPIED] = "true"
+    properties, property_bytes = _COPIED_MARK if copied else _ROLLED_BACK_MARK
     return NewRecord(
         names.OP_HALF_TOPIC,
         0,
-        str(offset).encode("ascii"),
+        b"%d" % offset,
         properties,
         0,
         0,
@@ -120,6 +134,7 @@ def op_mark(offset: int, physical_offset: int, now_ms: int, host: bytes, *, copi
         host,
         0,
         physical_offset,
+        property_bytes=property_bytes,
     )
 
 

@@ -136,9 +136,11 @@ class Transactions:
 
     # End of transactions
 
-    def commit(self, record: Record) -> EndResult:
-        """Commit a half message. On RequestError, StoreError and IllegalMessageError, nothing has changed."""
-        ended = self._ending.commit(record, self._now_ms())
+    def commit(self, record: Record, properties: dict[str, str]) -> EndResult:
+        """Commit a half message with its properties. On RequestError, StoreError and IllegalMessageError, nothing has
+        changed.
+        """
+        ended = self._ending.commit(record, properties, self._now_ms())
         self.committed += ended is EndResult.COMMITTED
         return ended
 
