@@ -94,19 +94,25 @@ def _steady(options: Options, subject: Subject) -> list[Sample]:
             for rate in rows.STEADY_RATES:
                 row = rows.steady_row(rate, has_replica=has_replica)
                 used[row] += (_send_steadily(subject, rate) for _ in range(STEADY_BLOCKS))
-        master, replica = LogEnd(pair.store_path), LogEnd(pair.replica_path)
-        master.offset()
-        pair.start_replica()
-        _wait(subject, lambda: replica.has_record(master.last), "does not catch up")
-        time.sleep(ALONE_S)
+        _return(subject)
     return [Sample(row, statistics.median(values)) for row, values in used.items()]
+
+
+def _return(subject: Subject) -> None:
+    """Start the replica again, and wait until it has the log."""
+    master, replica = LogEnd(subject.pair.store_path), LogEnd(subject.pair.replica_path)
+    master.offset()
+    subject.pair.start_replica()
+    _wait(subject, lambda: replica.has_record(master.last), "does not catch up")
+    time.sleep(ALONE_S)
 
 
 def _send_steadily(subject: Subject, rate: int) -> float:
     """Send at a constant rate, and return the processor time of the master for each message, in microseconds."""
     before_s = proc.processor_s(subject.pid)
     result = subject.send("Steady", count=rate * STEADY_S, rate=rate, size=1024, **SYNC_8)
-    return (proc.processor_s(subject.pid) - before_s) / result["acknowledged"] * 1e6
+    used_s = proc.processor_s(subject.pid) - before_s
+    return used_s / int(result["acknowledged"]) * 1e6
 
 
 def _lag(options: Options, subject: Subject) -> list[Sample]:
