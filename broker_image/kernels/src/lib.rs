@@ -9,13 +9,14 @@ mod hashing;
 mod heads;
 mod index;
 mod properties;
+mod pull;
 mod records;
 mod scan;
 
 use pyo3::prelude::*;
 
 /// Version of the functions' signatures and results; `delaymq.kernels` uses the package only if it has the same one.
-const INTERFACE: u32 = 3;
+const INTERFACE: u32 = 4;
 
 #[pymodule]
 fn delaymq_kernels(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -24,5 +25,6 @@ fn delaymq_kernels(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<batch::BatchEncoder>()?;
     module.add_class::<copies::CopyEncoder>()?;
     module.add_class::<scan::LogScanner>()?;
+    module.add_function(wrap_pyfunction!(pull::split_plain, module)?)?;
     module.add_function(wrap_pyfunction!(index::chain_entries, module)?)
 }

@@ -8,22 +8,17 @@ import sys
 from collections.abc import Iterable
 from functools import partial
 from typing import Final
-from zlib import crc32
 
 from delaymq.client.messages import ReceivedMessage
+from delaymq.client.plain_records import split_plain
 from delaymq.message import flags, names
 from delaymq.message.compression import inflate
 from delaymq.message.errors import RecordError
 from delaymq.message.record import (
-    BODY_CRC_MASK,
     ENCODED_MAGIC,
     FIXED_BYTES,
-    HEAD_BYTES,
     MAGIC_AT,
     MESSAGE_MAGIC,
-    PROPERTIES_LENGTH,
-    PROPERTIES_LENGTH_BYTES,
-    QUEUE_OUTLINE,
     SIZE_AND_MAGIC,
     Record,
     RecordHead,
@@ -39,8 +34,6 @@ MiB.
 
 _logger = logging.getLogger(__name__)
 _new_received = partial(object.__new__, ReceivedMessage)
-_unpack_outline = QUEUE_OUTLINE.unpack_from
-_unpack_length = PROPERTIES_LENGTH.unpack_from
 
 
 def decode_messages(data: bytes, broker_name: str) -> list[ReceivedMessage]:
@@ -62,28 +55,12 @@ def stored_messages(
     topic = encoded_topic(queue.topic)
     at, end = 0, len(data)
     while at < end:
-        if end - at >= FIXED_BYTES:
-            size, magic, body_crc, queue_id, queue_offset, sys_flag, body_length = _unpack_outline(data, at)
-            body_at = at + HEAD_BYTES
-            topic_at = body_at + body_length
-            properties_at = topic_at + len(topic) + PROPERTIES_LENGTH_BYTES
-            next_at = at + size
-            # A valid record of the same queue as the previous one, with IPv4 hosts: the usual case, whose time
-            # determines the rate of a consumer. `split_record` reads all others.
-            if (
-                magic == MESSAGE_MAGIC
-                and not sys_flag & flags.HOST_MASK
-                and queue_id == queue.queue_id
-                and body_length >= 0
-                and properties_at <= next_at <= end
-                and data.startswith(topic, topic_at)
-                and _unpack_length(data, properties_at - PROPERTIES_LENGTH_BYTES)[0] == next_at - properties_at
-                and crc32(body := data[body_at:topic_at]) & BODY_CRC_MASK == body_crc
-            ):
-                head, properties = data[at:body_at], data[properties_at:next_at]
-                messages.append(_received(head, queue_offset, sys_flag, queue, body, properties, retry_topic))
-                at = next_at
-                continue
+        # The usual case, whose time determines the rate of a consumer. `split_record` reads all other records.
+        plain, at = split_plain(data, at, topic, queue.queue_id)
+        for head, queue_offset, sys_flag, body, properties in plain:
+            messages.append(_received(head, queue_offset, sys_flag, queue, body, properties, retry_topic))
+        if at == end:
+            break
         try:
             fields, topic_there, body, properties = split_record(data, at)
         except RecordError as error:
