@@ -5,6 +5,7 @@
 
 mod batch;
 mod copies;
+mod filter;
 mod hashing;
 mod heads;
 mod index;
@@ -25,6 +26,7 @@ fn delaymq_kernels(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<batch::BatchEncoder>()?;
     module.add_class::<copies::CopyEncoder>()?;
     module.add_class::<scan::LogScanner>()?;
+    module.add_function(wrap_pyfunction!(filter::count_without, module)?)?;
     module.add_function(wrap_pyfunction!(pull::split_plain, module)?)?;
     module.add_function(wrap_pyfunction!(index::chain_entries, module)?)
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
+from delaymq.broker.pull.needle_search import count_without
 from delaymq.message import flags
 from delaymq.message.record import (
     BODY_LENGTH,
@@ -51,33 +52,29 @@ class PropertyReader:
 
         Each skipped entry costs one unit of work. When no work is left, the next entry is yielded unconditionally.
         """
-        asked = 0
-        work_left = self.work_left
-        window, base = self._window, self._base
-        for place, entry in enumerate(ENTRY.iter_unpack(entries)):
+        place, count = 0, len(entries) // ENTRY.size
+        while True:
+            place += self._skipped(entries, place, needle)
+            if place == count:
+                return
+            entry = ENTRY.unpack_from(entries, place * ENTRY.size)
             physical_offset, size, _ = entry
-            at = physical_offset - base
-            if (at < 0 or at + size > len(window)) and HEAD.size <= size <= LARGE_RECORD_BYTES:
-                window, base, at = self._move(physical_offset, size), physical_offset, 0
-            end = at + size
-            if place - asked < work_left and HEAD.size <= size and at >= 0 and end <= len(window):
-                stated, magic, sys_flag, body_length = _HEAD_AT(window, at)
-                topic_at = at + HEAD.size + body_length
-                if (
-                    stated == size
-                    and magic == MESSAGE_MAGIC
-                    and not sys_flag & flags.HOST_MASK
-                    and body_length >= 0
-                    and topic_at < end <= topic_at + MAX_SEARCHED_BYTES
-                    and window.find(needle, topic_at, end) < 0
-                ):
+            at = physical_offset - self._base
+            if (at < 0 or at + size > len(self._window)) and HEAD.size <= size <= LARGE_RECORD_BYTES:
+                self._move(physical_offset, size)
+                skipped = self._skipped(entries, place, needle)
+                if skipped:
+                    place += skipped
                     continue
-            self.work_left -= place - asked
-            asked = place
             yield place, entry
-            work_left = self.work_left
-            window, base = self._window, self._base
-        self.work_left -= len(entries) // ENTRY.size - asked
+            place += 1
+
+    def _skipped(self, entries: bytes, place: int, needle: bytes) -> int:
+        """Return the number of entries from `place` on that can be skipped, and deduct their work."""
+        most = max(self.work_left, 0)
+        skipped = count_without(self._window, self._base, entries, place, needle, most, MAX_SEARCHED_BYTES)
+        self.work_left -= skipped
+        return skipped
 
     def __call__(self, physical_offset: int, size: int) -> bytes | None:
         """Return the property bytes of the record at an offset, or None if there is no such record."""
