@@ -9,7 +9,7 @@ from typing import Any
 import proc
 import rows
 from crash.load import LoadProgram
-from delays import fill, start
+from delays import fill
 from options import Options
 from rows import Sample
 from subjects import Contender, Subject
@@ -39,7 +39,7 @@ def pending_timed(options: Options, contender: Contender, load: LoadProgram) -> 
 def _pending(options: Options, subject: Subject, group: str, times: dict[str, Any]) -> Iterator[list[Sample]]:
     count = options.pending
     each = count // QUARTERS
-    start(subject)
+    subject.start()
     fill(subject, "Warm", options.count(100_000, 4_000), **times)
     yield []
     used = []

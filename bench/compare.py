@@ -18,7 +18,7 @@ from harness import isolation, java
 from harness.errors import HarnessError
 from reporting import commits
 from reporting.report import Report
-from runner import RESULTS_PATH, Runner, add_options, options_of, pairs_of
+from runner import RESULTS_PATH, Runner, add_options, add_pending, options_of, pairs_of
 from subjects import Contender, interpreter_of
 
 LABELS = ("A", "B")
@@ -33,6 +33,7 @@ def _arguments(words: list[str]) -> argparse.Namespace:
     for label in LABELS:
         parser.add_argument(label, help="hash, branch or tag of a commit")
     add_options(parser, pairs=PAIRS)
+    add_pending(parser)
     parser.add_argument(
         "--python",
         metavar="PATH",
@@ -77,7 +78,13 @@ def main(words: list[str]) -> int:
         except HarnessError as e:
             print(f"cannot compare: {e}", file=sys.stderr)
             return 2
-        report = Report(taking_part, base=LABELS[0], facts={"commits": dict(zip(LABELS, hashes, strict=True))})
+        report = Report(
+            taking_part,
+            title="Commits of DelayMQ: B compared with A",
+            base=LABELS[0],
+            has_targets=False,
+            facts={"commits": dict(zip(LABELS, hashes, strict=True))},
+        )
         runner = Runner(report, alternate=not arguments.sequential)
         runner.run_all(arguments.options, taking_part, arguments.pairs)
     print(f"\n{report.terminal()}\n")

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import proc
 import rows
 from crash.load import LoadProgram
-from harness.commitlog import lateness_ms, records, requested_times
+from harness.commitlog import lateness_ms, records
 from harness.errors import HarnessError
 from options import Options
 from rows import Row, Sample
-from subjects import SEND_TIMEOUT_MS, Contender, Subject
+from subjects import SEND_TIMEOUT_MS, Contender, Subject, Times
 
 DELAY_TABLE = "1s 2s 3s 4s 5s"
 DELAY_RATE = 2_000
@@ -38,8 +37,9 @@ send, at least half of it must remain."""
 def delay(options: Options, contender: Contender, load: LoadProgram) -> Iterator[list[Sample]]:
     """Measure delayed messages at a constant rate; lateness is read from the log afterwards."""
 
-    def lateness(store: Path, topic: str) -> list[int]:
-        return lateness_ms(store, DELAY_TABLE, real_topic=topic)
+    def lateness(subject: Subject, topic: str) -> list[int]:
+        subject.cluster.stop()
+        return lateness_ms(subject.cluster.store_path, DELAY_TABLE, real_topic=topic)
 
     with Subject(contender, load, messageDelayLevel=DELAY_TABLE) as subject:
         subject.start()
@@ -50,18 +50,15 @@ def timed(options: Options, contender: Contender, load: LoadProgram) -> Iterator
     """Measure timed messages like delayed ones, with due times in milliseconds."""
     warm, delays = {"delays_ms": "1000,2000"}, {"delays_ms": "1000,5000"}
     with Subject(contender, load, timers=True) as subject:
-        start(subject)
+        subject.start()
         yield _paced(options, subject, rows.TIMED_ROWS, warm, delays, _timed_lateness_ms)
 
 
-def start(subject: Subject) -> None:
-    """Start the broker and send once: RocketMQ 5 registers with the NameServer only after its start."""
-    subject.start()
-    subject.call("first-send", topic="First")
-
-
-def _timed_lateness_ms(store: Path, topic: str) -> list[int]:
-    return sorted(stored_ms - due_ms for due_ms, stored_ms in requested_times(store).get(topic, []))
+def _timed_lateness_ms(subject: Subject, topic: str) -> list[float]:
+    late = sorted(stored_ms - due_ms for due_ms, stored_ms in subject.delivered_times(topic)[topic])
+    if late and late[0] < 0:
+        raise HarnessError(f"{subject.kind}: a message was stored {-late[0]:g} ms before its due time")
+    return late
 
 
 def _paced(
@@ -70,7 +67,7 @@ def _paced(
     measured: tuple[Row, ...],
     warm_delays: dict[str, str],
     delays: dict[str, str],
-    lateness: Callable[[Path, str], list[int]],
+    lateness: Callable[[Subject, str], Sequence[float]],
 ) -> list[Sample]:
     """Send at DELAY_RATE and wait for the deliveries; return rate, processor time and lateness (p50, p99)."""
     warm_count = options.count(10_000, 4_000)
@@ -81,15 +78,14 @@ def _paced(
     sent = subject.send("Delayed", threads=16, count=count, rate=DELAY_RATE, size=100, **delays)
     subject.wait_until_held("Delayed", int(sent["acknowledged"]), limit_s=60)
     used = proc.processor_s(subject.pid) - before
-    subject.cluster.stop()
-    late = lateness(subject.cluster.store_path, "Delayed")
+    late = lateness(subject, "Delayed")
     if len(late) < count:
-        raise HarnessError(f"{subject.kind}: {len(late)} of {count} delayed messages have a copy in the log")
+        raise HarnessError(f"{subject.kind}: {len(late)} of {count} delayed messages have a copy in the store")
     figures = (sent["rate"], used / count * 1e6, _percentile(late, 50), _percentile(late, 99))
     return [Sample(row, value) for row, value in zip(measured, figures, strict=True)]
 
 
-def _percentile(ordered: list[int], percent: int) -> int:
+def _percentile(ordered: Sequence[float], percent: int) -> float:
     return ordered[len(ordered) * percent // 100]
 
 
@@ -108,7 +104,7 @@ def overdue_timed(options: Options, contender: Contender, load: LoadProgram) -> 
 
 def _overdue(options: Options, subject: Subject, group: str, delays: dict[str, str]) -> Iterator[list[Sample]]:
     count = options.count(50_000, 10_000)
-    start(subject)
+    subject.start()
     subject.send("Warm", seconds=options.scaled(3, 1), threads=16, size=100)
     started = time.monotonic()
     fill(subject, "Overdue", count, **delays)
@@ -117,7 +113,7 @@ def _overdue(options: Options, subject: Subject, group: str, delays: dict[str, s
     subject.cluster.stop()
     yield []
     time.sleep(max(0.0, started + OVERDUE_DELAY_S * 2 - time.monotonic()))
-    subject.start()
+    subject.cluster.start()
     spawned_ms = proc.started_ms(subject.pid)
     subject.wait_until_held("Overdue", count, limit_s=180)
     subject.cluster.stop()
@@ -135,7 +131,7 @@ def burst(options: Options, contender: Contender, load: LoadProgram) -> Iterator
     """Measure many timed messages of one topic that are due at the same time, and their effect on other messages."""
     count = options.count(500_000, 20_000)
     with Subject(contender, load, timers=True) as subject:
-        start(subject)
+        subject.start()
         due_ms = _send_burst(options, subject, count)
         time.sleep(max(0.0, due_ms / 1000 - time.time()))
         meanwhile = load.start(
@@ -147,8 +143,7 @@ def burst(options: Options, contender: Contender, load: LoadProgram) -> Iterator
         load.call("stop")
         sent = meanwhile.result()
         subject.wait_until_held(OTHER, min(due_by_now, OTHER_COUNT), limit_s=60)
-        subject.cluster.stop()
-        figures = burst_figures(subject.cluster.store_path, due_ms, count)
+        figures = burst_figures(subject.delivered_times(BURST, OTHER), due_ms, count)
         yield [Sample(row, value) for row, value in zip(rows.burst_rows(count), figures, strict=True)]
         subject.check_sent(sent)
         yield [Sample(rows.burst_send_row(count), sent["p99_us"] / 1000)]
@@ -180,19 +175,18 @@ def fill(subject: Subject, topic: str, count: int, **times: object) -> float:
     return float(sent["elapsed_s"])
 
 
-def burst_figures(store: Path, due_ms: int, count: int) -> tuple[float, ...]:
-    """Return the values of `rows.burst_rows` from the log: two durations in s, and the lateness in ms of the other
-    topic's messages that were due before the burst's last delivery.
+def burst_figures(times: Mapping[str, Times], due_ms: int, count: int) -> tuple[float, ...]:
+    """Return the values of `rows.burst_rows`: two durations in s, and the lateness in ms of the other topic's messages
+    that were due before the burst's last delivery.
 
     HarnessError if a message of the burst has no copy, or one from before its due time.
     """
-    times = requested_times(store)
-    handed = [stored_ms for _, stored_ms in times.get(BURST, [])]
+    handed = [stored_ms for _, stored_ms in times[BURST]]
     if len(handed) < count or min(handed) < due_ms:
-        raise HarnessError(f"{len(handed)} copies, expected {count}, all at or after the due time: {store}")
+        raise HarnessError(f"{len(handed)} copies, expected {count}, all at or after the due time")
     last_ms = max(handed)
-    late = sorted(stored_ms - other_ms for other_ms, stored_ms in times.get(OTHER, []) if other_ms <= last_ms)
+    late = sorted(stored_ms - other_ms for other_ms, stored_ms in times[OTHER] if other_ms <= last_ms)
     if not late:
-        raise HarnessError(f"no message of topic {OTHER} was delivered: {store}")
+        raise HarnessError(f"no message of topic {OTHER} was delivered")
     percentiles = (_percentile(late, 50), _percentile(late, 99), late[-1])
     return ((last_ms - due_ms) / 1000, (last_ms - min(handed)) / 1000, *percentiles)

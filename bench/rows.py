@@ -180,5 +180,3 @@ GROUPS = (
     "timed", "burst", "overdue", "overdue-timed", "pending", "pending-level", "recovery", "rebuild", "replicas",
     "client",
 )  # fmt: skip
-TIMED_GROUPS = frozenset({"timed", "burst", "overdue-timed", "pending"})
-"""Groups with timed messages. RocketMQ has these since version 5."""

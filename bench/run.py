@@ -9,8 +9,8 @@ from harness import isolation
 from harness.errors import HarnessError
 from reporting import commits
 from reporting.report import Report
-from runner import RESULTS_PATH, Runner, add_options, options_of, pairs_of
-from subjects import contenders
+from runner import RESULTS_PATH, Runner, add_options, add_pending, options_of, pairs_of
+from subjects import contenders, real_contender
 
 MAX_PYTHONS = 4
 """Each additional interpreter makes a run longer by half."""
@@ -19,6 +19,13 @@ MAX_PYTHONS = 4
 def _arguments(words: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="bench/run.py", description=__doc__)
     add_options(parser, pairs=3)
+    add_pending(parser)
+    parser.add_argument(
+        "--real",
+        choices=("4.9", "5.3"),
+        default="4.9",
+        help="RocketMQ's version: 4.9.7, with 5.3.3 in the rows of timed messages (default), or 5.3.3 in all rows",
+    )
     parser.add_argument("--against", choices=("both", "ours", "real"), default="both", help="measure only one broker")
     parser.add_argument(
         "--python",
@@ -45,11 +52,12 @@ def main(words: list[str]) -> int:
         )
         return 2
     try:
-        taking_part = contenders(arguments.python, arguments.against)
+        taking_part = contenders(arguments.python, arguments.against, arguments.real)
     except HarnessError as e:
         print(f"--python: {e}")
         return 2
-    report = Report(taking_part)
+    real = real_contender(arguments.real, arguments.python[0])
+    report = Report(taking_part, title=f"DelayMQ compared with {real.version}", base=real.label)
     before = commits.of_packages(taking_part)
     runner = Runner(report, alternate=not arguments.sequential)
     runner.run_all(arguments.options, taking_part, arguments.pairs)
@@ -57,7 +65,8 @@ def main(words: list[str]) -> int:
     for failure in report.failures:
         print(f"failed: {failure}")
     facts = {"commits": commits.during(before, commits.of_packages(taking_part))}
-    print(f"written: {report.write(RESULTS_PATH, words, facts=facts)} and .json")
+    prefix = "" if arguments.real == "4.9" else f"real-{arguments.real}-"
+    print(f"written: {report.write(RESULTS_PATH, words, prefix=prefix, facts=facts)} and .json")
     return 1 if report.failures else 0
 
 

@@ -6,7 +6,7 @@ import argparse
 import contextlib
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import rows
@@ -15,25 +15,32 @@ from harness.errors import HarnessError
 from options import Options
 from reporting.report import Report
 from rows import Sample
-from scenarios import SCENARIOS
+from scenarios import SCENARIOS, Scenario
 from subjects import Contender
 
+Scenarios = Mapping[str, tuple[Scenario, frozenset[str]]]
+"""Scenarios by name, each with its row groups."""
 RESULTS_PATH = Path(__file__).resolve().parent / "results"
 
 
-def add_options(parser: argparse.ArgumentParser, *, pairs: int) -> None:
-    """Add the options of rows, sizes and pairs, with this number of pairs as the default."""
-    parser.add_argument("--rows", default="all", help=f"row groups, separated by commas: {', '.join(rows.GROUPS)}")
+def add_options(parser: argparse.ArgumentParser, *, pairs: int, groups: Sequence[str] = rows.GROUPS) -> None:
+    """Add the options of rows, sizes and pairs, with these row groups, and this number of pairs as the default."""
+    parser.add_argument("--rows", default="all", help=f"row groups, separated by commas: {', '.join(groups)}")
     parser.add_argument("--pairs", type=int, help=f"number of pairs of measurements ({pairs}; 1 with --quick)")
     add_sizes(parser)
     parser.add_argument("--sequential", action="store_true", help="alternate broker by broker instead of row by row")
-    parser.set_defaults(default_pairs=pairs)
+    parser.set_defaults(default_pairs=pairs, groups=groups)
 
 
 def add_sizes(parser: argparse.ArgumentParser) -> None:
     """Add the options of sizes and durations."""
     parser.add_argument("--sizes", default="1024", help="body sizes in bytes, separated by commas (1024)")
     parser.add_argument("--quick", action="store_true", help="short runs, to check that the benchmark works")
+    parser.set_defaults(pending=None, groups=rows.GROUPS)
+
+
+def add_pending(parser: argparse.ArgumentParser) -> None:
+    """Add the option of the rows with pending messages."""
     parser.add_argument(
         "--pending",
         type=int,
@@ -44,10 +51,10 @@ def add_sizes(parser: argparse.ArgumentParser) -> None:
 
 def options_of(parser: argparse.ArgumentParser, parsed: argparse.Namespace) -> Options:
     """Return the options of the scenarios; exit with an error about an invalid option."""
-    groups = rows.GROUPS if parsed.rows == "all" else tuple(parsed.rows.split(","))
-    unknown = sorted(group or "''" for group in set(groups) - set(rows.GROUPS))
+    groups = parsed.groups if parsed.rows == "all" else tuple(parsed.rows.split(","))
+    unknown = sorted(group or "''" for group in set(groups) - set(parsed.groups))
     if unknown:
-        parser.error(f"--rows: unknown groups: {', '.join(unknown)}: use {', '.join(rows.GROUPS)}")
+        parser.error(f"--rows: unknown groups: {', '.join(unknown)}: use {', '.join(parsed.groups)}")
     pending = (50_000 if parsed.quick else 1_000_000) if parsed.pending is None else parsed.pending
     if pending < 1_000:
         parser.error(f"--pending is {pending}: use at least 1000")
@@ -79,9 +86,10 @@ def rotated(taking_part: Sequence[Contender], pair: int) -> list[Contender]:
 class Runner:
     """Alternates between brokers: a step of one, the same step of the other, until both have finished."""
 
-    def __init__(self, report: Report, *, alternate: bool) -> None:
+    def __init__(self, report: Report, *, alternate: bool, scenarios: Scenarios = SCENARIOS) -> None:
         self._report = report
         self._alternate = alternate
+        self._scenarios = scenarios
         self._began = time.monotonic()
 
     def run_all(self, options: Options, taking_part: Sequence[Contender], pairs: int) -> None:
@@ -89,10 +97,19 @@ class Runner:
         with tempfile.TemporaryDirectory(prefix="delaymq-bench-") as folder, LoadProgram(Path(folder)) as load:
             for pair in range(1, pairs + 1):
                 ordered = rotated(taking_part, pair)
-                for name, (scenario, groups) in SCENARIOS.items():
+                for name, (scenario, groups) in self._scenarios.items():
                     if options.wants(*groups):
                         self.say(f"pair {pair} of {pairs}: {name}")
-                        self.run(name, pair, {each.label: scenario(options, each, load) for each in ordered})
+                        existing = self._with_rows(name, groups & options.groups, ordered)
+                        self.run(name, pair, {each.label: scenario(options, each, load) for each in existing})
+
+    def _with_rows(self, name: str, groups: frozenset[str], taking_part: Sequence[Contender]) -> list[Contender]:
+        """Return the contenders that have the rows of a scenario; the report states the reason for the others."""
+        for each in taking_part:
+            if name in each.missing:
+                self._report.add_missing(each.label, groups, each.missing[name])
+                self.say(f"{each.label:6}  {name}: no such row: {each.missing[name]}")
+        return [each for each in taking_part if name not in each.missing]
 
     def run(self, name: str, pair: int, steps: dict[str, Iterator[list[Sample]]]) -> None:
         """Run a scenario on all brokers; failures are recorded, and the others continue."""

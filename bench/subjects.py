@@ -1,4 +1,4 @@
-"""The two measured brokers, with the same settings."""
+"""The measured brokers, with the same settings."""
 
 from __future__ import annotations
 
@@ -6,17 +6,21 @@ import string
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import proc
 from crash.load import LoadError, LoadProgram
 from harness.brokers import SMALL_HEAP, Cluster, OurCluster, RealCluster, RealCluster5, RealNameServer
+from harness.commitlog import requested_times
 from harness.errors import HarnessError
-from harness.pairs import OurPair, Pair, RealPair
+from harness.pairs import OurPair, Pair, RealPair, RealPair5
 from tls import ServerKeys
 
 Kind = Literal["ours", "real"]
+RealVersion = Literal["4.9", "5.3"]
+Times = Sequence[tuple[float, float]]
+"""Requested due time and store time of delivered messages, in ms since 1970."""
 
 SETTINGS: Mapping[str, str] = {
     "mappedFileSizeCommitLog": str(1 << 30),
@@ -72,22 +76,47 @@ class Contender:
     """DelayMQ only: the interpreter's name and build."""
     source: str = ""
     """DelayMQ only: path of the interpreter's package `delaymq`."""
+    version: str = ""
+    """RocketMQ only: name and version."""
+    is_real_5: bool = False
+    """RocketMQ only: whether all rows have version 5.3, instead of those of timed messages only."""
+    missing: Mapping[str, str] = field(default_factory=dict)
+    """Scenarios that the broker does not have, with the reason."""
 
 
-def contenders(pythons: Sequence[str], against: str) -> list[Contender]:
+MISSING_IN_5: Mapping[str, str] = {
+    "client": "the row compares clients of 4.9 on DelayMQ's broker, without a broker of RocketMQ"
+}
+_REAL: Mapping[RealVersion, Contender] = {
+    "4.9": Contender("real", "real", version="RocketMQ 4.9.7; in rows of timed messages, RocketMQ 5.3.3"),
+    "5.3": Contender("real 5.3.3", "real", version="RocketMQ 5.3.3", is_real_5=True, missing=MISSING_IN_5),
+}
+
+
+def real_contender(version: RealVersion, python: str) -> Contender:
+    """Return RocketMQ's broker; `python` runs DelayMQ's broker in the rows that compare clients."""
+    return replace(_REAL[version], python=python)
+
+
+def ours(pythons: Sequence[str]) -> list[Contender]:
+    """Return DelayMQ on each interpreter; HarnessError as `interpreter_of`."""
+    labels = ["ours"] if len(pythons) == 1 else [f"ours {letter}" for letter in string.ascii_uppercase]
+    return [Contender(label, "ours", path, *interpreter_of(path)) for label, path in zip(labels, pythons, strict=False)]
+
+
+def contenders(pythons: Sequence[str], against: str, real: RealVersion = "4.9") -> list[Contender]:
     """Return DelayMQ on each interpreter, then RocketMQ's broker; or one kind only. HarnessError as
     `interpreter_of`.
     """
-    labels = ["ours"] if len(pythons) == 1 else [f"ours {letter}" for letter in string.ascii_uppercase]
-    ours = [Contender(label, "ours", path, *interpreter_of(path)) for label, path in zip(labels, pythons, strict=False)]
-    return [each for each in (*ours, Contender("real", "real", pythons[0])) if against in ("both", each.kind)]
+    taking_part = (*ours(pythons), real_contender(real, pythons[0]))
+    return [each for each in taking_part if against in ("both", each.kind)]
 
 
 class Subject:
     """A broker with a new store, and its load program; a context manager.
 
-    With `is_pair`, it has a replica. With `timers`, the real broker is that of RocketMQ 5.3, because 4.9 has no timed
-    messages.
+    With `is_pair`, it has a replica. With `timers`, the real broker is always that of RocketMQ 5.3, because 4.9 has no
+    timed messages.
     """
 
     def __init__(
@@ -104,16 +133,12 @@ class Subject:
         self.load = load
         config = {**SETTINGS, **settings}
         self.cluster: Cluster
-        if is_pair and self.kind == "ours":
-            self.cluster = OurPair(config=config, launcher=(contender.python, "-m", "delaymq"))
-        elif is_pair:
-            self.cluster = RealPair(config=config, jvm_options=REAL_JVM_OPTIONS)
-        elif self.kind == "ours":
-            self.cluster = _ours(config, tls, contender.python)
-        elif timers:
-            self.cluster = RealCluster5(config={**TIMER_SETTINGS, **config}, jvm_options=REAL_JVM_OPTIONS)
+        if self.kind == "ours":
+            self.cluster = _ours(config, contender.python, tls=tls, is_pair=is_pair)
+        elif timers or contender.is_real_5:
+            self.cluster = _real_5({**TIMER_SETTINGS, **config}, tls=tls, is_pair=is_pair)
         else:
-            self.cluster = _real(config, tls)
+            self.cluster = _real(config, tls=tls, is_pair=is_pair)
 
     def __enter__(self) -> Subject:
         return self
@@ -135,7 +160,11 @@ class Subject:
         return self.cluster.broker.pid
 
     def start(self) -> None:
+        """Start the broker, and wait until clients find it."""
         self.cluster.start()
+        if isinstance(self.cluster, RealCluster5):
+            # It registers with the NameServer only after its start.
+            self.call("first-send", topic="First")
 
     def start_to_first_send_s(self, topic: str, *, limit_s: float = 120.0) -> float:
         """Start the broker while a producer tries to send; return the seconds from its start to the acknowledgement."""
@@ -181,16 +210,36 @@ class Subject:
             time.sleep(POLL_S)
         raise HarnessError(f"{self.kind}: {topic} did not hold {count} messages within {limit_s:g} s; last: {last}")
 
+    def delivered_times(self, *topics: str) -> Mapping[str, Times]:
+        """Return the times of all delivered timed messages of these topics, and stop the broker."""
+        self.cluster.stop()
+        found = requested_times(self.cluster.store_path)
+        return {topic: found.get(topic, []) for topic in topics}
 
-def _ours(config: Mapping[str, str], tls: ServerKeys | None, python: str) -> Cluster:
-    settings = config if tls is None else {**config, **tls.settings()}
-    return OurCluster(config=settings, launcher=(python, "-m", "delaymq"))
+
+def _ours(config: Mapping[str, str], python: str, *, tls: ServerKeys | None, is_pair: bool) -> Cluster:
+    launcher = (python, "-m", "delaymq")
+    if is_pair:
+        return OurPair(config=config, launcher=launcher)
+    return OurCluster(config=config if tls is None else {**config, **tls.settings()}, launcher=launcher)
 
 
-def _real(config: Mapping[str, str], tls: ServerKeys | None) -> Cluster:
-    if tls is None:
-        return RealCluster(config=config, jvm_options=REAL_JVM_OPTIONS)
-    cluster = RealCluster(config=config, jvm_options=(*REAL_JVM_OPTIONS, *tls.jvm_options()))
-    options = (*SMALL_HEAP, *tls.jvm_options())
-    cluster.namesrv = RealNameServer(cluster.base_path, cluster.namesrv_port, jvm_options=options)
+def _real(config: Mapping[str, str], *, tls: ServerKeys | None, is_pair: bool) -> Cluster:
+    if is_pair:
+        return RealPair(config=config, jvm_options=REAL_JVM_OPTIONS)
+    return _with_tls(RealCluster, config, tls)
+
+
+def _real_5(config: Mapping[str, str], *, tls: ServerKeys | None, is_pair: bool) -> Cluster:
+    if is_pair:
+        return RealPair5(config=config, jvm_options=REAL_JVM_OPTIONS)
+    return _with_tls(RealCluster5, config, tls)
+
+
+def _with_tls(of: type[RealCluster], config: Mapping[str, str], tls: ServerKeys | None) -> RealCluster:
+    options = () if tls is None else tls.jvm_options()
+    cluster = of(config=config, jvm_options=(*REAL_JVM_OPTIONS, *options))
+    cluster.namesrv = RealNameServer(
+        cluster.base_path, cluster.namesrv_port, jvm_options=(*SMALL_HEAP, *options), profile=cluster.profile
+    )
     return cluster

@@ -25,7 +25,7 @@ from harness import isolation, java
 from harness.errors import HarnessError
 from options import Options
 from rows import Sample
-from runner import add_sizes, options_of
+from runner import add_pending, add_sizes, options_of
 from scenarios import ASYNCIO_LOAD_PATH, SCENARIOS
 from subjects import Contender, contenders
 
@@ -45,6 +45,7 @@ def _arguments(words: list[str]) -> argparse.Namespace:
     )
     parser.add_argument("rows", metavar="GROUP", help=f"row group: {', '.join(GROUPS)}")
     add_sizes(parser)
+    add_pending(parser)
     parser.add_argument("--python", metavar="PATH", default=sys.executable, help="interpreter that runs DelayMQ")
     parser.add_argument("--rate", type=int, default=Choices.rate, help=f"samples per second ({Choices.rate})")
     parser.add_argument("--python-only", action="store_true", help="omit frames of C code")

@@ -22,7 +22,7 @@ from rows import Row
 from runner import RESULTS_PATH
 
 from reporting import commits, spread, tables
-from reporting.report import Line, columns
+from reporting.report import REAL, Line, columns
 from reporting.spread import Spread
 
 ENTRIES = 12
@@ -167,6 +167,11 @@ def entry_of(results: dict[str, Any], *, allow_dirty: bool) -> Entry:
                 " again, or pass --allow-dirty"
             )
         rows, base = results["rows"], results["base"]
+        if base != REAL:
+            raise HistoryError(
+                f"the results compare DelayMQ with {base!r}, and the page with RocketMQ 4.9: use `make bench` without"
+                " --real 5.3"
+            )
         if not rows:
             raise HistoryError("no row was measured: run `make bench` again")
         facts = {"machine": f"{results['machine']}; load {results['load']:.2f} before the run"}

@@ -6,19 +6,21 @@ import json
 import os
 import platform
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rows import TIMED_GROUPS, Row, Sample
+from rows import Row, Sample
 from subjects import Contender
 
 from reporting import spread, tables
 from reporting.spread import Spread
 
 REAL = "real"
-"""Label of RocketMQ's broker."""
+"""Label of RocketMQ's broker, of version 4.9 unless a row needs 5.3."""
+NO_SUCH_ROW = "no such row"
+"""Cell of a contender that does not have the row."""
 
 
 @dataclass
@@ -39,10 +41,13 @@ class Line:
         """Return the number of pairs in which every contender with a value for this row has one."""
         return len(set.intersection(*map(set, self.values.values()))) if self.values else 0
 
-    def figures(self, labels: Sequence[str], base: str) -> list[str]:
-        """Return the cells of the columns of `columns`."""
+    def figures(self, labels: Sequence[str], base: str, missing: Collection[str] = ()) -> list[str]:
+        """Return the cells of the columns of `columns`. The contenders in `missing` do not have the row."""
         cells = [self.row.title, self.row.unit]
         for label in labels:
+            if label in missing:
+                cells += [NO_SUCH_ROW, ""]
+                continue
             cells += spread.cells(Spread.of(self.values.get(label, {}).values()), spread.number)
         for label in compared(labels, base):
             cells += spread.cells(self.ratio(label, base), spread.ratio)
@@ -70,20 +75,33 @@ def columns(labels: Sequence[str], base: str) -> list[str]:
 class Report:
     """Collects samples of the contenders; rows appear in the order in which they were first measured.
 
-    The contender with the label `base` is the denominator of the ratios. Unless it is RocketMQ's broker, the table
-    marks rows that differ in every pair. `facts` are added to the JSON.
+    The contender with the label `base` is the denominator of the ratios. The table shows the targets of the rows, or
+    without `has_targets` marks rows that differ in every pair. `facts` are added to the JSON.
     """
 
     def __init__(
-        self, contenders: Sequence[Contender], *, base: str = REAL, facts: Mapping[str, object] | None = None
+        self,
+        contenders: Sequence[Contender],
+        *,
+        title: str,
+        base: str = REAL,
+        has_targets: bool = True,
+        facts: Mapping[str, object] | None = None,
     ) -> None:
         self._contenders = contenders
         self._labels = [each.label for each in contenders]
+        self._title = title
         self._base = base
+        self._has_targets = has_targets
         self._facts = dict(facts or {})
         self._facts |= {"measured_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "load": os.getloadavg()[0]}
         self._lines: dict[str, Line] = {}
+        self._missing: dict[tuple[str, str], str] = {}
         self.failures: list[str] = []
+
+    def add_missing(self, label: str, groups: Collection[str], reason: str) -> None:
+        """Add that a contender does not have the rows of these groups."""
+        self._missing |= {(group, label): reason for group in sorted(groups)}
 
     def add(self, label: str, pair: int, samples: list[Sample]) -> None:
         for sample in samples:
@@ -94,22 +112,33 @@ class Report:
         table = [self._head(), *map(self._cells, self._lines.values())]
         first = len(columns(self._labels, self._base))
         left = {0, 1, *range(first, len(table[0]))}
-        return "\n".join([*tables.aligned(table, left), "", *self._notes()])
+        return "\n".join([self._title, "", *tables.aligned(table, left), "", *self._absences(), *self._notes()])
 
     def markdown(self) -> str:
-        lines = tables.markdown(self._head(), map(self._cells, self._lines.values()))
-        lines += ["", *(f"- failed: {failure}" for failure in self.failures), "", *self._notes()]
+        lines = [f"# {self._title}", ""]
+        lines += tables.markdown(self._head(), map(self._cells, self._lines.values()))
+        remarks = [*self._absences(), *(f"failed: {failure}" for failure in self.failures)]
+        lines += ["", *(f"- {remark}" for remark in remarks), "", *self._notes()]
         return "\n".join(lines) + "\n"
+
+    def _absences(self) -> list[str]:
+        return [f"{NO_SUCH_ROW}: {group}, {label}: {reason}" for (group, label), reason in self._missing.items()]
 
     def content(self, arguments: Sequence[str], facts: Mapping[str, object] | None = None) -> dict[str, Any]:
         """Return the content of the JSON file: every sample, and the conditions of the run."""
         return {
+            "title": self._title,
             "machine": machine(),
             **self._facts,
             **(facts or {}),
             "base": self._base,
             "interpreters": {each.label: each.interpreter for each in self._contenders if each.interpreter},
+            "versions": {each.label: each.version for each in self._contenders if each.version},
             "arguments": list(arguments),
+            "no_such_rows": [
+                {"group": group, "contender": label, "reason": reason}
+                for (group, label), reason in self._missing.items()
+            ],
             "failures": self.failures,
             "rows": [
                 {
@@ -135,15 +164,16 @@ class Report:
 
     @property
     def _marks(self) -> list[str]:
-        return [] if self._base == REAL else compared(self._labels, self._base)
+        return [] if self._has_targets else compared(self._labels, self._base)
 
     def _head(self) -> list[str]:
-        last = ["better", "target"] if self._base == REAL else ["better", *("difference" for _ in self._marks)]
+        last = ["better", "target"] if self._has_targets else ["better", *("difference" for _ in self._marks)]
         return [*columns(self._labels, self._base), *last]
 
     def _cells(self, line: Line) -> list[str]:
-        last = [line.row.aim] if self._base == REAL else [line.difference(label, self._base) for label in self._marks]
-        return [*line.figures(self._labels, self._base), line.row.better, *last]
+        last = [line.row.aim] if self._has_targets else [line.difference(label, self._base) for label in self._marks]
+        missing = [label for group, label in self._missing if group == line.row.group]
+        return [*line.figures(self._labels, self._base, missing), line.row.better, *last]
 
     def _notes(self) -> list[str]:
         """Return the lines below the table: the meaning of the figures, and the conditions of the run."""
@@ -157,8 +187,7 @@ class Report:
                 f" without a difference, 1 in {2 ** (max(pairs) - 1)} shows one by chance with {max(pairs)} pairs."
             )
         builds = [f"{each.label} on {each.interpreter}" for each in self._contenders if each.interpreter]
-        if REAL in self._labels and any(line.row.group in TIMED_GROUPS for line in self._lines.values()):
-            builds.append(f"{REAL} in rows of timed messages: RocketMQ 5.3.3")
+        builds += [f"{each.label}: {each.version}" for each in self._contenders if each.version]
         return [*notes, "; ".join([machine(), *builds])]
 
 

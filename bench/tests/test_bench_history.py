@@ -19,8 +19,9 @@ OTHER = "84e2d5f38f75" + "1" * 28
 def results(*, commit: str = COMMIT, is_dirty: bool = False, measured_at: str = "2026-11-28T12:00:00Z") -> Any:
     """Return results of two interpreters and RocketMQ's broker in two pairs, as read from a file."""
     builds = ["ours A", "ours B"]
-    report = Report([*(Contender(label, "ours", interpreter="CPython 3.11.7") for label in builds),
-                     Contender(REAL, "real")])  # fmt: skip
+    taking_part = [*(Contender(label, "ours", interpreter="CPython 3.11.7") for label in builds),
+                   Contender(REAL, "real")]  # fmt: skip
+    report = Report(taking_part, title="DelayMQ compared with RocketMQ")
     for pair, value in ((1, 30_000.0), (2, 28_000.5)):
         for factor, label in enumerate([*builds, REAL], start=1):
             rate, processor = (row("sync8", SEND_GROUPS["sync8"], 1024) for row in (rate_row, processor_row))
@@ -104,6 +105,7 @@ def test_uncommitted_changes_are_rejected_unless_allowed() -> None:
         ({"commits": {"ours A": {"hash": COMMIT, "is_dirty": False}, "ours B": {"hash": OTHER, "is_dirty": False}}},
          "the results compare different commits"),
         ({"commits": {"A": COMMIT, "B": OTHER}}, "does not contain results of the current bench/run.py"),
+        ({"base": "real 5.3.3"}, "compare DelayMQ with 'real 5.3.3', .*: use `make bench` without --real 5.3"),
         ({"rows": []}, "no row was measured: run `make bench` again"),
         ({"rows": [{"title": "x"}]}, "does not contain results of the current bench/run.py"),
         ({"load": None}, "does not contain results of the current bench/run.py"),
@@ -116,7 +118,8 @@ def test_other_results_are_rejected(changes: dict[str, object], problem: str) ->
 
 
 def test_newest_results_of_the_benchmark_are_recorded(tmp_path: Path) -> None:
-    for name in ("20261128-110000", "20261128-120000", "compare-20261128-130000", "hostile-20261128-130000"):
+    for name in ("20261128-110000", "20261128-120000", "compare-20261128-130000", "hostile-20261128-130000",
+                 "real-5.3-20261128-130000"):  # fmt: skip
         (tmp_path / f"{name}.json").write_text(json.dumps(results()))
     target = tmp_path / "history.md"
     found = newest(tmp_path)

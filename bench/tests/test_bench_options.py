@@ -5,13 +5,14 @@ import argparse
 import pytest
 from options import Options
 from rows import GROUPS
-from runner import add_options, options_of, pairs_of
+from runner import add_options, add_pending, options_of, pairs_of
 
 
 def chosen(*words: str) -> tuple[Options, int]:
     """Return the options and the number of pairs of a command line, of which 3 is the default."""
     parser = argparse.ArgumentParser()
     add_options(parser, pairs=3)
+    add_pending(parser)
     parsed = parser.parse_args(words)
     return options_of(parser, parsed), pairs_of(parser, parsed)
 

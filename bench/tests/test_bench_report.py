@@ -13,7 +13,8 @@ from subjects import Contender
 
 RATE = Row("rate", "sync1", "sync send", "messages/s", "higher", "ratio ≥ 1")
 PROCESSOR = Row("cpu", "sync1", "sync send: processor", "µs/message", "lower")
-OURS, REAL_BROKER = Contender("ours", "ours", interpreter="CPython 3.11.7"), Contender(REAL, "real")
+OURS = Contender("ours", "ours", interpreter="CPython 3.11.7")
+REAL_BROKER = Contender(REAL, "real", version="RocketMQ 4.9.7")
 A, B = Contender("A", "ours"), Contender("B", "ours")
 
 
@@ -25,7 +26,7 @@ def report_of(
     taking_part: Sequence[Contender] = (OURS, REAL_BROKER),
 ) -> Report:
     """Return a report of one row with the value of each pair, by contender."""
-    report = Report(taking_part, base=base)
+    report = Report(taking_part, title="DelayMQ compared", base=base, has_targets=base == REAL)
     for label, values in samples.items():
         for pair, value in enumerate(values, start=1):
             report.add(label, pair, [Sample(row, value)])
@@ -34,7 +35,7 @@ def report_of(
 
 def cells_of(report: Report) -> dict[str, str]:
     """Return the cells of the report's only row, by column; the columns `range` are numbered."""
-    lines = report.markdown().splitlines()
+    lines = [line for line in report.markdown().splitlines() if line.startswith("|")]
     head, row = tables.parsed(lines[0]), tables.parsed(lines[2])
     names = [f"range {index}" if name == "range" else name for index, name in enumerate(head)]
     return dict(zip(names, row, strict=True))
@@ -130,6 +131,29 @@ def test_json_contains_every_sample() -> None:
     assert row["ratios"]["ours"] == [3.0, 0.5]
     assert (content["arguments"], content["commits"]) == (["--quick"], {})
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", content["measured_at"])
+
+
+def test_report_states_title_and_versions() -> None:
+    found = report_of({"ours": [300], REAL: [100]})
+    assert found.markdown().startswith("# DelayMQ compared\n\n| measurement |")
+    assert found.terminal().startswith("DelayMQ compared\n\nmeasurement")
+    assert "; ours on CPython 3.11.7; real: RocketMQ 4.9.7" in found.markdown()
+    content = found.content([])
+    assert (content["title"], content["versions"]) == ("DelayMQ compared", {REAL: "RocketMQ 4.9.7"})
+
+
+def test_row_that_a_contender_does_not_have_is_neither_empty_nor_a_failure() -> None:
+    found = report_of({"ours": [300, 200]})
+    found.add_missing(REAL, {"sync1", "other"}, "it sends only batches")
+    cells = cells_of(found)
+    assert (cells["ours"], cells["real"], cells["ours/real"], cells["pairs"]) == ("250", "no such row", "–", "2")
+    assert "- no such row: sync1, real: it sends only batches\n" in found.markdown()
+    assert "\nno such row: other, real: it sends only batches\n" in found.terminal()
+    content = found.content([])
+    assert content["failures"] == []
+    assert content["no_such_rows"] == [
+        {"group": group, "contender": REAL, "reason": "it sends only batches"} for group in ("other", "sync1")
+    ]
 
 
 def test_cells_with_special_characters_can_be_parsed() -> None:

@@ -147,12 +147,19 @@ class Cluster(ABC):
 class RealNameServer:
     """RocketMQ's NameServer, for RocketMQ's cluster or for DelayMQ's broker."""
 
-    def __init__(self, base_path: Path, port: int, *, jvm_options: Sequence[str] = SMALL_HEAP) -> None:
+    def __init__(
+        self,
+        base_path: Path,
+        port: int,
+        *,
+        jvm_options: Sequence[str] = SMALL_HEAP,
+        profile: java.BrokerProfile = "broker",
+    ) -> None:
         _require_isolation()
         config_path = write_properties(base_path / "namesrv.conf", {"listenPort": str(port)})
         options = [*jvm_options, *_directories(base_path)]
         main_class = "org.apache.rocketmq.namesrv.NamesrvStartup"
-        command = java.command(java.class_path("broker"), main_class, "-c", str(config_path), options=options)
+        command = java.command(java.class_path(profile), main_class, "-c", str(config_path), options=options)
         self.process = ServerProcess("the real NameServer", command, base_path / "namesrv.log", environment={})
 
     def start(self) -> None:
@@ -175,7 +182,7 @@ class RealCluster(Cluster):
         jvm_options: Sequence[str] = SMALL_HEAP,
     ) -> None:
         super().__init__(config=config, store_path=store_path, rules=rules)
-        self.namesrv = RealNameServer(self.base_path, self.namesrv_port)
+        self.namesrv = RealNameServer(self.base_path, self.namesrv_port, profile=self.profile)
         options = [*jvm_options, *ANY_DISK, *_directories(self.base_path, self.home_path)]
         main_class = "org.apache.rocketmq.broker.BrokerStartup"
         arguments = ("-c", str(self.config_path))
@@ -241,7 +248,7 @@ class RealSlave(RealCluster):
 
 
 class RealCluster5(RealCluster):
-    """RocketMQ 5.3's broker with its timer wheel, registered with the NameServer of 4.9."""
+    """NameServer and broker of RocketMQ 5.3, with its timer wheel."""
 
     profile = "broker5"
 
@@ -265,6 +272,10 @@ class RealCluster5(RealCluster):
         path.parent.mkdir(parents=True, exist_ok=True)
         # Last read time, flushed position in the timer log, queue offset, and queue offset of the master.
         path.write_bytes(struct.pack(">4q", 0, 0, queue_offset, queue_offset).ljust(TIMER_CHECK_BYTES, b"\0"))
+
+
+class RealSlave5(RealSlave, RealCluster5):
+    """RocketMQ 5.3's broker as a slave."""
 
 
 class OurCluster(Cluster):

@@ -20,7 +20,7 @@ from harness.errors import HarnessError
 
 Profile = Literal["client", "client5", "broker", "broker5"]
 """``client``: client and tools, newest 4.9; ``client5``: those of 5.3; ``broker``: broker and NameServer, newest 4.9 on
-Maven Central; ``broker5``: broker of 5.3."""
+Maven Central; ``broker5``: those of 5.3."""
 BrokerProfile = Literal["broker", "broker5"]
 ClientProfile = Literal["client", "client5"]
 

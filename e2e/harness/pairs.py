@@ -24,7 +24,9 @@ from harness.brokers import (
     START_TIMEOUT_S,
     Cluster,
     RealCluster,
+    RealCluster5,
     RealSlave,
+    RealSlave5,
     write_properties,
 )
 from harness.errors import HarnessError
@@ -156,9 +158,11 @@ class OurPair(Pair):
 class RealPair(RealCluster, Pair):
     """RocketMQ's NameServer, master and slave."""
 
+    slave_type: type[RealSlave] = RealSlave
+
     def __init__(self, *, config: Mapping[str, str] | None = None, jvm_options: Sequence[str] = SMALL_HEAP) -> None:
         super().__init__(config=config, jvm_options=jvm_options)
-        self._slave = RealSlave(self, jvm_options=jvm_options)
+        self._slave = self.slave_type(self, jvm_options=jvm_options)
         self.replica, self.replica_path = self._slave.broker, self._slave.store_path
 
     def start(self) -> None:
@@ -172,3 +176,9 @@ class RealPair(RealCluster, Pair):
     def close(self) -> None:
         self._slave.close()
         super().close()
+
+
+class RealPair5(RealPair, RealCluster5):
+    """The same of RocketMQ 5.3."""
+
+    slave_type = RealSlave5
