@@ -176,6 +176,9 @@ BENCH := PYTHONPATH=bench:e2e:broker_image/testing:operator/testing $(BIN)/pytho
 bench: $(DEV) ## compare DelayMQ with RocketMQ's broker, as ratios (about 60 minutes; see bench/README.md); options: make bench ARGS="--rows sync8"
 	$(BENCH) -m harness.isolated -- $(BIN)/python bench/run.py $(ARGS)
 
+bench-nats: $(DEV) ## compare DelayMQ with NATS JetStream, as ratios (about 40 minutes; needs Go 1.26); options: make bench-nats ARGS="--rows timed"
+	$(BENCH) -m nats $(ARGS)
+
 bench-compare: $(DEV) ## compare two commits of DelayMQ, as ratios: make bench-compare A=main B=HEAD ARGS="--rows sync8 --pairs 5"
 	$(if $(and $(A),$(B)),,$(error A or B is missing: use make bench-compare A=COMMIT B=COMMIT))$(BENCH) bench/compare.py $(ARGS) -- "$$A" "$$B"
 
@@ -229,4 +232,4 @@ clean: ## remove everything that the targets created, except the caches outside 
 
 .PHONY: help setup setup-dev setup-spark demo run format check check-all check-kernels check-spark test test-all test-rest test-unit test-api test-spark test-spark-core test-spark-rest
 .PHONY: test-compat test-compat-core test-compat-rest test-crash cluster e2e test-long $(LONG_PARTS:%=test-long-%)
-.PHONY: bench bench-compare bench-history profile bench-hostile bench-spark docs screenshots pictures-cli picture-report release pins clean
+.PHONY: bench bench-nats bench-compare bench-history profile bench-hostile bench-spark docs screenshots pictures-cli picture-report release pins clean

@@ -7,6 +7,7 @@ import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Literal
 
 import proc
@@ -15,9 +16,10 @@ from harness.brokers import SMALL_HEAP, Cluster, OurCluster, RealCluster, RealCl
 from harness.commitlog import requested_times
 from harness.errors import HarnessError
 from harness.pairs import OurPair, Pair, RealPair, RealPair5
+from nats.server import SYNC_INTERVAL_MS, NatsCluster
 from tls import ServerKeys
 
-Kind = Literal["ours", "real"]
+Kind = Literal["ours", "real", "nats"]
 RealVersion = Literal["4.9", "5.3"]
 Times = Sequence[tuple[float, float]]
 """Requested due time and store time of delivered messages, in ms since 1970."""
@@ -28,6 +30,7 @@ SETTINGS: Mapping[str, str] = {
     "maxHashSlotNum": "5000000",
     "maxIndexNum": "20000000",
     "flushDiskType": "ASYNC_FLUSH",
+    "flushIntervalCommitLog": str(SYNC_INTERVAL_MS),
     "brokerFastFailureEnable": "true",
 }
 """RocketMQ's own defaults, not the harness's small files; both brokers get the same."""
@@ -66,7 +69,7 @@ def interpreter_of(python: str) -> tuple[str, str]:
 
 @dataclass(frozen=True)
 class Contender:
-    """A column of the table: RocketMQ's broker, or DelayMQ on one interpreter."""
+    """A column of the table: RocketMQ's broker, NATS, or DelayMQ on one interpreter."""
 
     label: str
     kind: Kind
@@ -77,7 +80,7 @@ class Contender:
     source: str = ""
     """DelayMQ only: path of the interpreter's package `delaymq`."""
     version: str = ""
-    """RocketMQ only: name and version."""
+    """Other brokers only: name and version."""
     is_real_5: bool = False
     """RocketMQ only: whether all rows have version 5.3, instead of those of timed messages only."""
     missing: Mapping[str, str] = field(default_factory=dict)
@@ -133,7 +136,9 @@ class Subject:
         self.load = load
         config = {**SETTINGS, **settings}
         self.cluster: Cluster
-        if self.kind == "ours":
+        if self.kind == "nats":
+            self.cluster = NatsCluster()
+        elif self.kind == "ours":
             self.cluster = _ours(config, contender.python, tls=tls, is_pair=is_pair)
         elif timers or contender.is_real_5:
             self.cluster = _real_5({**TIMER_SETTINGS, **config}, tls=tls, is_pair=is_pair)
@@ -212,9 +217,27 @@ class Subject:
 
     def delivered_times(self, *topics: str) -> Mapping[str, Times]:
         """Return the times of all delivered timed messages of these topics, and stop the broker."""
+        if self.kind != "nats":
+            self.cluster.stop()
+            found = requested_times(self.cluster.store_path)
+            return {topic: found.get(topic, []) for topic in topics}
+        paths = {topic: self.cluster.base_path / f"{topic}.times" for topic in topics}
+        for topic, path in paths.items():
+            self.call("delivered", topic=topic, out=path)
         self.cluster.stop()
-        found = requested_times(self.cluster.store_path)
-        return {topic: found.get(topic, []) for topic in topics}
+        return {topic: recorded_times(path) for topic, path in paths.items()}
+
+
+def recorded_times(path: Path) -> list[tuple[float, float]]:
+    """Read the file that the load program for NATS wrote: a due time and a store time in each line. HarnessError."""
+    found = []
+    for number, line in enumerate(path.read_text().splitlines(), start=1):
+        try:
+            due_ms, stored_ms = map(float, line.split())
+        except ValueError as e:
+            raise HarnessError(f"line {number} of {path} is not a due time and a store time: {line!r}") from e
+        found.append((due_ms, stored_ms))
+    return found
 
 
 def _ours(config: Mapping[str, str], python: str, *, tls: ServerKeys | None, is_pair: bool) -> Cluster:

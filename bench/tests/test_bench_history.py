@@ -119,7 +119,7 @@ def test_other_results_are_rejected(changes: dict[str, object], problem: str) ->
 
 def test_newest_results_of_the_benchmark_are_recorded(tmp_path: Path) -> None:
     for name in ("20261128-110000", "20261128-120000", "compare-20261128-130000", "hostile-20261128-130000",
-                 "real-5.3-20261128-130000"):  # fmt: skip
+                 "real-5.3-20261128-130000", "nats-20261128-130000"):  # fmt: skip
         (tmp_path / f"{name}.json").write_text(json.dumps(results()))
     target = tmp_path / "history.md"
     found = newest(tmp_path)

@@ -1,0 +1,1 @@
+"""Comparison of DelayMQ with NATS JetStream."""
