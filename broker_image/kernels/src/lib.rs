@@ -9,15 +9,17 @@ mod filter;
 mod hashing;
 mod heads;
 mod index;
+mod json;
 mod properties;
 mod pull;
 mod records;
 mod scan;
+mod sends;
 
 use pyo3::prelude::*;
 
 /// Version of the functions' signatures and results; `delaymq.kernels` uses the package only if it has the same one.
-const INTERFACE: u32 = 4;
+const INTERFACE: u32 = 5;
 
 #[pymodule]
 fn delaymq_kernels(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -26,6 +28,7 @@ fn delaymq_kernels(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<batch::BatchEncoder>()?;
     module.add_class::<copies::CopyEncoder>()?;
     module.add_class::<scan::LogScanner>()?;
+    module.add_class::<sends::SendEncoder>()?;
     module.add_function(wrap_pyfunction!(filter::count_without, module)?)?;
     module.add_function(wrap_pyfunction!(pull::split_plain, module)?)?;
     module.add_function(wrap_pyfunction!(index::chain_entries, module)?)

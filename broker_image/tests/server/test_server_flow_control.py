@@ -152,7 +152,7 @@ def test_limits_follow_run_time_configuration() -> None:
 def test_rejection_names_a_loop_blocked_by_the_store() -> None:
     world = World()
     world.now_s += 1.2
-    world.flow.note_stall([Command(SEND)])
+    world.flow.note_stall([SEND])
     world.age_s = 1.1
     expected = "broker busy, start flow control for a while, period in queue: 1100ms, size of queue: 0"
     assert world.remark() == f"[PCBUSY_CLEAN_QUEUE]{expected}"
@@ -163,7 +163,7 @@ def test_rejection_names_a_loop_blocked_by_the_store() -> None:
 def test_long_request_does_not_count_as_a_busy_store() -> None:
     world = World()
     world.now_s += 1.2
-    world.flow.note_stall([Command(RequestCode.GET_ALL_TOPIC_CONFIG)])
+    world.flow.note_stall([RequestCode.GET_ALL_TOPIC_CONFIG])
     world.age_s = 1.1
     assert str(world.remark()).startswith("[TIMEOUT_CLEAN_QUEUE]")
 

@@ -78,10 +78,20 @@ class FrameReceiver:
         """Return the buffer for the peer's next bytes, which is never empty. `sizehint` is ignored."""
         return self._view[self._end :]
 
-    def received(self, n: int) -> list[Command]:
+    def begun(self, n: int) -> bytes:
+        """Return a copy of the first received bytes, including `n` bytes written into `get_buffer()`.
+
+        They begin with a complete frame, unless there is none of up to BUSY_BUFFER_BYTES: then none are returned.
+        """
+        end = min(self._end + n, BUSY_BUFFER_BYTES)
+        if end < 4 or self.error is not None or 4 + _unpack_length(self._view)[0] > end:
+            return b""
+        return bytes(self._view[:end])
+
+    def received(self, n: int, handled: int = 0) -> list[Command]:
         """Accept `n` bytes written into `get_buffer()`; return the commands that they complete.
 
-        ProtocolError for bytes that are not a frame; valid commands before them are returned first, and the error is
+        `handled` is the size of the frames at their start that have been handled, according to `begun`. ProtocolError for bytes that are not a frame; valid commands before them are returned first, and the error is
         raised by the next call.
         """
         if self.error is not None:
@@ -89,7 +99,7 @@ class FrameReceiver:
         self._end += n
         commands: list[Command] = []
         try:
-            self._cut(commands)
+            self._cut(commands, handled)
         except ProtocolError as error:
             self.error = error
             # No more bytes are accepted, but the next read still needs a buffer.
@@ -124,8 +134,8 @@ class FrameReceiver:
                     raise
         return commands
 
-    def _cut(self, commands: list[Command]) -> None:
-        view, start, end = self._view, 0, self._end
+    def _cut(self, commands: list[Command], start: int) -> None:
+        view, end = self._view, self._end
         needed = 0
         while end - start >= 4:
             (length,) = _unpack_length(view, start)

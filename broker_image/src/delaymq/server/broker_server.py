@@ -17,9 +17,10 @@ from delaymq.broker.broker import Broker
 from delaymq.broker.opening import open_broker
 from delaymq.broker.processors.table import refusal
 from delaymq.broker.requests.results import Deferred, Held, LinkRequest, Listing, RelayedRequests, TimeSliced
+from delaymq.broker.sending.plain_sends import plain_sends
 from delaymq.config import BrokerConfig
 from delaymq.config.running import RunningSettings
-from delaymq.protocol.codes import PULL_CODES
+from delaymq.protocol.codes import PULL_CODES, RequestCode
 from delaymq.protocol.command import Command, Response, encode_response
 from delaymq.server.broker_jobs import BrokerJobs
 from delaymq.server.ha.plain_slave import PlainSlave
@@ -112,6 +113,7 @@ class BrokerServer:
             broker.ha_port = port_of(ports.ha)
             self.plain_slaves = PlainSlaves(broker.store, lambda: broker.config, ports.ha)
         self._redirection = Redirection()
+        self._plain_sends = plain_sends(broker)
         self._held: HeldRequests | None = None
         """Requests that arrive while another member takes over."""
         self._ports = ports
@@ -251,6 +253,7 @@ class BrokerServer:
         def accepted() -> RemotingConnection:
             return RemotingConnection(
                 on_commands,
+                on_bytes=self._on_bytes if self._plain_sends is not None else None,
                 on_opened=self.sessions.opened,
                 on_closed=self.sessions.closed,
                 limits=SERVER_LIMITS,
@@ -385,7 +388,30 @@ class BrokerServer:
             elif type(result) is LinkRequest:
                 self._link(session, command)
         if monotonic() - began >= flow.blocked_s:
-            flow.note_stall(commands)
+            flow.note_stall([command.code for command in commands])
+
+    def _on_bytes(self, connection: RemotingConnection, data: bytes) -> int:
+        """Store the plain sends at the start of received bytes; return the size of their frames.
+
+        All others are left to `_on_commands`, as are all while one of its checks may reject or hold them.
+        """
+        session, flow = connection.session, self.flow
+        began = monotonic()
+        is_plain = (
+            isinstance(session, ClientSession)
+            and self._held is None
+            and (self.replica is None or not self.replica.is_bypassed)
+            and began < flow.suspicious_at
+            and began < self.flushing.busy_at
+        )
+        if not is_plain or self._plain_sends is None:
+            return 0
+        size, responses = self._plain_sends.store(connection.remote_host, data)
+        if size:
+            connection.send(responses)
+            if monotonic() - began >= flow.blocked_s:
+                flow.note_stall([RequestCode.SEND_MESSAGE_V2])
+        return size
 
     def _on_fast_commands(self, connection: RemotingConnection, commands: list[Command]) -> None:
         pulls = [command for command in commands if command.code in PULL_CODES]

@@ -37,7 +37,7 @@ from delaymq.store.errors import (
 )
 from delaymq.store.model import Dispatched, NewRecord, Reserve
 from delaymq.store.options import StoreOptions
-from delaymq.store.plain_runs import Copied, Encode, EncodeCopies, PlainRun, Stretch
+from delaymq.store.plain_runs import Copied, Encode, EncodeCopies, EncodeSends, PlainRun, Sent, Stretch
 from delaymq.store.retention import Retention
 
 _FIXED_BYTES: Final = FIXED_BYTES - TOPIC_LENGTH_BYTES
@@ -201,15 +201,11 @@ class LogAppender:
 
         None: nothing has changed, and `append_batch` has to append the messages, or to report why it cannot.
         """
-        log, queue = self._log, self._queues.table.get((topic, queue_id))
-        is_open = self.is_writable and log.failure is None and not self._retention.disk.writes_refused
-        if queue is None or not is_open or topic in DELAYED_TOPICS:
+        log, queue, room = self._log, self._queues.table.get((topic, queue_id)), self._room_for_encoded()
+        if queue is None or room <= 0 or topic in DELAYED_TOPICS:
             return None
         now_ms = max(self._now_ms(), log.last_store_timestamp_ms)
         queue_offset, physical_offset = queue.max_number, log.end_offset
-        room = log.open_end - physical_offset - BLANK_BYTES
-        if room <= 0:
-            return None
         encoded = encode(queue_offset, physical_offset, now_ms, self.options.max_record_bytes, room)
         if encoded is None:
             return None
@@ -227,12 +223,9 @@ class LogAppender:
 
         None: nothing has changed, and `append_copies` has to append the first copy, or to report why it cannot.
         """
-        log = self._log
-        if not self.is_writable or log.failure is not None or self._retention.disk.writes_refused:
-            return None
+        log, room = self._log, self._room_for_encoded()
         now_ms = max(self._now_ms(), log.last_store_timestamp_ms)
         physical_offset = log.end_offset
-        room = log.open_end - physical_offset - BLANK_BYTES
         if room <= 0 or topic in DELAYED_TOPICS or not self._dispatcher.accepts_stretches(now_ms):
             return None
         encoded = encode(self._next_numbers(topic), physical_offset, now_ms, room)
@@ -247,6 +240,32 @@ class LogAppender:
             stretches.append(Stretch(topic, queue_id, queue_offset, count, first_at, last, entries))
         self._dispatcher.receive_plain(stretches, keys, memoryview(records), physical_offset)
         return encoded
+
+    def append_encoded_sends(self, encode: EncodeSends) -> Sent | None:
+        """Append plain messages of any topics, as `encode` returns them; errors of the dispatch as in `append`.
+
+        None: nothing has changed, and `append` has to append the first message, or to report why it cannot.
+        """
+        log, room = self._log, self._room_for_encoded()
+        now_ms = max(self._now_ms(), log.last_store_timestamp_ms)
+        physical_offset = log.end_offset
+        if room <= 0 or not self._dispatcher.accepts_stretches(now_ms):
+            return None
+        sent = encode(self._queues.table, physical_offset, now_ms, self.options.max_record_bytes, room)
+        size, last_at, records, keys, parts, _, _ = sent
+        if not size:
+            return None
+        self._write(records, last_at, now_ms)
+        stretches = [_new(Stretch, each) for each in parts]  # faster than Stretch(…)
+        self._dispatcher.receive_plain(stretches, keys, memoryview(records), physical_offset)
+        return sent
+
+    def _room_for_encoded(self) -> int:
+        """Return the space for encoded records in the open segment, in bytes; 0 or less if none may be appended."""
+        log = self._log
+        if not self.is_writable or log.failure is not None or self._retention.disk.writes_refused:
+            return 0
+        return log.open_end - log.end_offset - BLANK_BYTES
 
     def _next_numbers(self, topic: str) -> list[int]:
         """Return the next queue offsets of a topic's queues 0, 1 and so on; -1 for those that do not exist."""
@@ -264,12 +283,16 @@ class LogAppender:
     def _write(self, records: bytes, last_at: int, now_ms: int) -> None:
         """Write records to the end of the open segment; the last one is at `last_at`."""
         log = self._log
-        physical_offset, mapping, view = log.end_offset, log.mapping, memoryview(records)
+        physical_offset, mapping = log.end_offset, log.mapping
         at = physical_offset - log.segment_base
-        for start in range(0, len(records), _PIECE_BYTES):
-            piece, to = view[start : start + _PIECE_BYTES], at + start
-            mapping[to : to + min(_EARLY_BYTES, len(piece))] = piece[:_EARLY_BYTES]
-            mapping[to : to + len(piece)] = piece
+        if last_at == 0:  # a single record, before which there can be no hole
+            mapping[at : at + len(records)] = records
+        else:
+            view = memoryview(records)
+            for start in range(0, len(records), _PIECE_BYTES):
+                piece, to = view[start : start + _PIECE_BYTES], at + start
+                mapping[to : to + min(_EARLY_BYTES, len(piece))] = piece[:_EARLY_BYTES]
+                mapping[to : to + len(piece)] = piece
         log.end_offset = physical_offset + len(records)
         log.last_offset, log.last_store_timestamp_ms = physical_offset + last_at, now_ms
         (log.last_crc,) = _body_crc_of(records, last_at)

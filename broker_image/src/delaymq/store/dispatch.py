@@ -20,6 +20,7 @@ from delaymq.store.plain_runs import PlainRun, ReceivesRuns, Stretch
 DELAYED_TOPICS: Final = frozenset({SCHEDULE_TOPIC, TIMER_TOPIC})
 """Topics of pending messages, whose queue entries contain due times."""
 _MAX_TIME_DIGITS = 18
+_new = tuple.__new__
 
 
 def due_or_tags_code(
@@ -183,10 +184,9 @@ class Dispatcher:
         """
         for stretch in stretches:
             self.put_stretch(stretch, -1)
-            run = PlainRun(
-                stretch.topic, stretch.queue_id, stretch.queue_offset, physical_offset, 0, stretch.records, data,
-                stretch.entries, b"", "",
-            )  # fmt: skip
+            topic, queue_id, queue_offset, records, _, _, entries = stretch
+            fields = topic, queue_id, queue_offset, physical_offset, 0, records, data, entries, b"", ""
+            run = _new(PlainRun, fields)  # faster than PlainRun(…)
             for receive_run in self._receiving_runs:
                 receive_run(run)
         if self._index is not None:

@@ -6,11 +6,11 @@ copies of the hand-over are reported like plain messages: it settles what they s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 from delaymq.message.record import decode_record
-from delaymq.store.consume_queue import ENTRY
+from delaymq.store.consume_queue import ENTRY, ConsumeQueue
 from delaymq.store.model import Dispatched
 
 Encoded: TypeAlias = tuple[int, int, bytes, bytes, bytes, str]
@@ -30,6 +30,17 @@ with equal due times, of which the store knows nothing, due time in ms, number o
 EncodeCopies: TypeAlias = Callable[[list[int], int, int, int], Copied]
 """Function that encodes copies for the next queue offsets of the queues 0, 1 and so on of a topic (-1 for those that do
 not exist), a physical offset and a store time in ms, given the space for all of them in bytes."""
+
+Sent: TypeAlias = tuple[
+    int, int, bytes, bytes, Sequence[tuple[str, int, int, int, int, int, bytes]], Sequence[tuple[str, int, int]], bytes
+]
+"""Encoded sends: size of their requests in bytes, position of the last record in the records, records, keys packed as
+INDEXED_KEY, and the parts of a `Stretch` for each queue. Then follow what the store does not know: for each topic its
+number of messages and the size of their records in bytes, and the responses."""
+
+EncodeSends: TypeAlias = Callable[[Mapping[tuple[str, int], ConsumeQueue], int, int, int, int], Sent]
+"""Function that encodes sends to the queues of a table for a physical offset and a store time in ms, given the maximum
+size of a record and the space for all of them, in bytes. It returns a size of 0 without any."""
 
 
 class PlainRun(NamedTuple):

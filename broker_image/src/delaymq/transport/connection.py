@@ -41,12 +41,17 @@ _throttled = ThrottledLogger(_logger, now_ms)
 _ids = itertools.count(1)
 
 OnCommands = Callable[["RemotingConnection", list[Command]], None]
+OnBytes = Callable[["RemotingConnection", bytes], int]
 OnClosed = Callable[["RemotingConnection", Exception | None], None]
 OnOpened = Callable[["RemotingConnection"], None]
 
 
 class RemotingConnection(HandlingProtocol):
-    """One connection. `on_commands` receives the requests of each read as a list; responses share one write."""
+    """One connection. `on_commands` receives the requests of each read as a list; responses share one write.
+
+    `on_bytes` is called before, with received bytes that begin with a frame. It handles some of the frames at their
+    start and returns the size of these.
+    """
 
     __slots__ = (
         "_on_closed",
@@ -64,6 +69,7 @@ class RemotingConnection(HandlingProtocol):
         self,
         on_commands: OnCommands | None = None,
         *,
+        on_bytes: OnBytes | None = None,
         on_opened: OnOpened | None = None,
         on_closed: OnClosed | None = None,
         limits: ConnectionLimits | None = None,
@@ -80,6 +86,7 @@ class RemotingConnection(HandlingProtocol):
         self.sign: Callable[[Command], None] | None = None
         """Signs each outgoing request if the peer requires signatures."""
         self._on_commands = on_commands or refuse_all
+        self._on_bytes = on_bytes
         self._on_opened = on_opened
         self._on_closed = on_closed
         self._tls = tls
@@ -107,8 +114,11 @@ class RemotingConnection(HandlingProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         receiver = self._receiver
+        handled = 0
+        if self._on_bytes is not None and (data := receiver.begun(nbytes)):
+            handled = self._take_bytes(data)
         try:
-            commands = receiver.received(nbytes)
+            commands = receiver.received(nbytes, handled)
         except ProtocolError as error:
             self._abort_with(error)
             return

@@ -30,6 +30,7 @@ TAKEN_AT_ONCE: Final = 4
 """Number of pipelined requests handled before the size of unsent responses is checked. One read contains hundreds of
 pulls, each with a response of up to 4 MiB: together they would take gigabytes and seconds."""
 
+_LENGTH_BYTES: Final = 4
 _OPEN: Intake = Intake.OPEN
 """For each read: a global is accessed much faster than an enum member. Not Final: mypy would narrow across calls."""
 _STOPPED: Final = Intake.STOPPED
@@ -38,7 +39,7 @@ _logger = logging.getLogger(__name__)
 
 
 class HandlingProtocol(SendingProtocol):
-    """Half that handles requests. The whole connection extends it and sets `_on_commands` and `_requests`."""
+    """Half that handles requests. The whole connection extends it and sets `_on_bytes`, `_on_commands` and `_requests`."""
 
     __slots__ = (
         "_deferred",
@@ -46,6 +47,7 @@ class HandlingProtocol(SendingProtocol):
         "_intake",
         "_is_reading",
         "_long_request",
+        "_on_bytes",
         "_on_commands",
         "_requests",
         "_step",
@@ -55,6 +57,7 @@ class HandlingProtocol(SendingProtocol):
         "used_s",
     )
 
+    _on_bytes: Callable[[Any, bytes], int] | None
     _on_commands: Callable[[Any, list[Command]], None]
     _requests: OpenRequests
 
@@ -118,6 +121,7 @@ class HandlingProtocol(SendingProtocol):
     def pass_requests_to(self, on_commands: Callable[[Any, list[Command]], None]) -> None:
         """Pass further requests to another function, for example after a handshake."""
         self._on_commands = on_commands
+        self._on_bytes = None
 
     def unpark(self) -> None:
         """Start the parked request."""
@@ -186,6 +190,30 @@ class HandlingProtocol(SendingProtocol):
             self._fair_queue.wait(self)
 
     # Internals: requests.
+
+    def _take_bytes(self, data: bytes) -> int:
+        """Let `on_bytes` handle the frames at the start of `data`; return their size.
+
+        As with commands, several frames wait while other connections do.
+        """
+        if self._on_bytes is None or self._intake is not _OPEN or self._drained is not None:
+            return 0
+        is_single = len(data) <= _LENGTH_BYTES + int.from_bytes(data[:_LENGTH_BYTES])
+        if not is_single and self._fair_queue is not None and self._fair_queue.is_exhausted():
+            return 0
+        self._corked = True
+        try:
+            handled = self._on_bytes(self, data)
+        except Exception:
+            _logger.exception("a request from %s could not be handled", self.remote_address)
+            self.abort()
+            return 0
+        finally:
+            self._corked = False
+            self._flush()
+        if handled:
+            self.is_active = True
+        return handled
 
     def _take(self, commands: list[Command]) -> None:
         # Nearly always all are requests (a server) or all are responses (a client).

@@ -39,7 +39,10 @@ class HandshakeReceiver(FrameReceiver):
 
     __slots__ = ()
 
-    def received(self, n: int) -> list[Command]:
+    def begun(self, n: int) -> bytes:
+        return b""
+
+    def received(self, n: int, handled: int = 0) -> list[Command]:
         first = bytes(self.get_buffer(0)[:n])
         if first and first[0] == TLS_HANDSHAKE:
             raise TlsHandshakeError(first)

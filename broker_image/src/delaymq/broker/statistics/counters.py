@@ -130,6 +130,12 @@ class Stats:
         self.put_bytes += size
         self.by_key.add(self.by_key.puts, topic, size, messages)
 
+    def put_all(self, topic: str, messages: int, size: int) -> None:
+        """Count messages that were sent individually, of `size` bytes in total, like `put`."""
+        self.put_messages += messages
+        self.put_bytes += size
+        self.by_key.add(self.by_key.puts, topic, size, messages, messages)
+
     def put_timed_batch(self, topic: str, messages: int, size: int) -> None:
         """Count messages of a batch that are pending in the timer topic, of `size` bytes in total."""
         self.put_batch(names.TIMER_TOPIC, messages, size)

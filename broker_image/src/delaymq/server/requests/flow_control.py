@@ -13,7 +13,7 @@ out later (3 s).
 import logging
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Final
 
 from delaymq.clock import now_ms
@@ -128,9 +128,9 @@ class FlowControl:
         else:
             self.suspicious_at = self._alive_at + self._stall_s
 
-    def note_stall(self, commands: list[Command]) -> None:
-        """Record that `commands` took longer than `blocked_s`, so that rejections of later requests name the store."""
-        self._store_blocked = any(command.code in _SENDS for command in commands)
+    def note_stall(self, codes: Collection[int]) -> None:
+        """Record that requests took longer than `blocked_s`, so that rejections of later requests name the store."""
+        self._store_blocked = not _SENDS.isdisjoint(codes)
         self._suspect_all = True
         self._watch()
 

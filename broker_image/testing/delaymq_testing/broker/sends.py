@@ -1,0 +1,119 @@
+"""Random frames of producers: plain sends in the forms of several clients, unusual and hostile ones."""
+
+from __future__ import annotations
+
+import json
+from random import Random
+from typing import Any
+
+from delaymq.message.names import CLOSED_TO_CLIENTS
+from delaymq.protocol.codes import RequestCode
+from delaymq.protocol.command import Command, encode_command
+
+from delaymq_testing.broker.batches import random_batch, random_properties
+from delaymq_testing.broker.harness import START_MS
+
+TOPICS = ("Orders", "Orders", "Orders", "Bills", "Bills", "t" * 127)
+RARE_TOPICS = ("Unknown", "%RETRY%readers", "%DLQ%readers", "TBW102", "größe", "", "x" * 128, *CLOSED_TO_CLIENTS)
+RARE_FIELDS: dict[str, tuple[str | None, ...]] = {
+    "a": (None, "", "größe 😀"),
+    "c": (None, "", "Orders"),
+    "d": (None, "-1", "2147483648", "+4", " 4", "04"),
+    "e": ("-1", "7", "9", "2147483647", "-2147483649", "1e0", "-0", "00", "", "１"),
+    "f": ("1", "2", "4", "8", "12", "16", "32", "256", "-1", "0x1"),
+    "g": ("-1", "9223372036854775807", "-9223372036854775808", "9223372036854775808", "1.5"),
+    "h": ("-1", "2147483647", "2147483648", None),
+    "i": (None, "", "alone", "\x02\x02", "DELAY\x011", "TIMER_DELAY_MS\x01900000", "a\x01\ud800"),
+    "j": (None, "3", "-1", "", "true"),
+    "k": (None, "true", "True", "1", "0", ""),
+    "l": (None, "16", "x"),
+    "m": (None, "true", "True", "0", "1"),
+    "n": ("broker-a", ""),
+    "o": ("", "1"),
+    "AccessKey": ("ann",),
+    "aa": ("a",),
+}
+ESCAPES = ('"', "\\", "/", "\b\f\n\r\t", "\x00\x1f", "é", "😀", "\x7f\u2028", "\ufeff")
+
+
+def send_fields_of(chance: Random, topics: tuple[str, ...] = TOPICS, unusual: float = 0.05) -> dict[str, str | None]:
+    """Fields of a send, one in some of which is unusual; None as a value is a null."""
+    text = random_properties(chance).decode(errors="replace")
+    if chance.random() < 0.5:
+        text = f"UNIQ_KEY\x01{chance.getrandbits(128):032X}\x02WAIT\x01true"
+    if chance.random() < 0.1:
+        text += f"\x02text\x01{''.join(chance.choice(ESCAPES) for _ in range(4))}"
+    fields: dict[str, str | None] = {
+        "a": "producers", "b": chance.choice(topics), "c": "TBW102", "d": "4", "e": str(chance.randrange(4)),
+        "f": "0", "g": str(START_MS - chance.randrange(5_000)), "h": "0", "i": text, "j": "0", "k": "false", "m": "false",
+    }  # fmt: skip
+    if chance.random() < unusual:
+        fields["b"] = chance.choice(RARE_TOPICS)
+    if chance.random() < unusual:
+        name = chance.choice([*RARE_FIELDS])
+        fields[name] = chance.choice(RARE_FIELDS[name])
+    if chance.random() < unusual:
+        del fields[chance.choice([*fields])]
+    return fields
+
+
+def java_frame(fields: dict[str, Any], opaque: int, body: bytes, /, **changes: Any) -> bytes:
+    """A frame as RocketMQ's Java client writes it: names in alphabetical order, no spaces."""
+    header = {
+        "code": RequestCode.SEND_MESSAGE_V2, "extFields": fields, "flag": 0, "language": "JAVA", "opaque": opaque,
+        "serializeTypeCurrentRPC": "JSON", "version": 399,
+    } | changes  # fmt: skip
+    text = json.dumps(header, separators=(",", ":"), sort_keys=True, ensure_ascii=opaque % 2 == 0)
+    return framed(text.encode(errors="surrogatepass"), body)
+
+
+def framed(header: bytes, body: bytes, word: int | None = None) -> bytes:
+    """A frame with this header."""
+    length, word = 4 + len(header) + len(body), len(header) if word is None else word
+    return length.to_bytes(4, "big") + word.to_bytes(4, "big") + header + body
+
+
+def random_body(chance: Random) -> bytes:
+    return chance.randbytes(chance.choice([0, 1, 20, 100, 100, 1_024, 1_024, chance.randrange(5_000)]))
+
+
+def random_frame(chance: Random, opaque: int, unusual: float = 0.05) -> bytes:
+    """A frame of a send, now and then of another request."""
+    fields, body = send_fields_of(chance, unusual=unusual), random_body(chance)
+    if chance.random() >= unusual:
+        if chance.random() < 0.3 and None not in fields.values():
+            texts = {name: (value or "").encode(errors="replace").decode() for name, value in fields.items()}
+            return encode_command(Command(RequestCode.SEND_MESSAGE_V2, opaque, fields=texts, body=body))
+        return java_frame(fields, opaque, body)
+    return rare_frame(chance, opaque, fields, body)
+
+
+def rare_frame(chance: Random, opaque: int, fields: dict[str, Any], body: bytes) -> bytes:
+    """A frame that is no plain send, or that states one in an unusual form."""
+    kind = chance.randrange(12)
+    changes: dict[str, Any] = [
+        {"flag": 2}, {"code": 10}, {"code": 320}, {"code": 99_999}, {"opaque": -opaque}, {"remark": "r"}, {"flag": "0"},
+        {"opaque": 2**31}, {"other": 1}, {"language": 'J"\\'}, {"version": -1}, {"extFields": {}},
+    ][kind]  # fmt: skip
+    if changes.get("code") == 320:
+        return java_frame(fields, opaque, random_batch(chance), **changes)
+    if chance.random() < 0.3:
+        texts = {name: (value or "").encode(errors="replace").decode() for name, value in fields.items()}
+        return encode_command(
+            Command(RequestCode.SEND_MESSAGE_V2, opaque, chance.choice([0, 2]), fields=texts, body=body, binary=True)
+        )
+    if chance.random() < 0.2:
+        header = {"code": RequestCode.SEND_MESSAGE_V2, "opaque": opaque, "extFields": fields}
+        return framed(json.dumps(header).encode(errors="surrogatepass"), body)
+    return java_frame(fields, opaque, body, **changes)
+
+
+def damaged(data: bytes, chance: Random, most: int = 3) -> bytes:
+    """Bytes with a few changed ones, sometimes cut or extended."""
+    changed = bytearray(data)
+    for _ in range(chance.randrange(1, most + 1) if changed else 0):
+        at = chance.randrange(len(changed))
+        changed[at] = chance.choice([changed[at] ^ 1 << chance.randrange(8), *b'"\\,:{}[]u0-9 \x00\xff'])
+    if chance.random() < 0.2:
+        del changed[chance.randrange(len(changed) + 1) :]
+    return bytes(changed)

@@ -1,0 +1,262 @@
+"""Plain sends encoded by the compiled kernel are those of its twin, and are stored within all limits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import Any, NamedTuple
+
+import pytest
+from delaymq import kernels
+from delaymq.broker.sending import plain_sends
+from delaymq.broker.sending.plain_sends import PlainSends, answer_parts
+from delaymq.message import names
+from delaymq.protocol.bodies import TopicConfig
+from delaymq.protocol.command import Command, Response, decode_command, encode_response
+from delaymq_testing.broker.harness import Harness
+from delaymq_testing.broker.send_encoder import SendEncoder
+from delaymq_testing.broker.sends import damaged, java_frame, random_frame, send_fields_of
+from delaymq_testing.compiled_kernels import NEEDS_KERNELS
+from delaymq_testing.repetitions import FUZZ_INPUTS, SEED
+
+RULED = ("DELAY", "TIMER_DELAY_MS", "TRAN_MSG", "DELAY_CRON", "RETRY_TOPIC", "DELAY_SCHEDULE_ID")
+HOST = b"\x0a\0\0\2\0\0\xc3\x50"
+ANSWER = (b'{"id":"', b'","queue":', b',"offset":', b',"opaque":', b"}")
+RULES = (RULED, names.OWN_PREFIX, list(names.CLOSED_TO_CLIENTS), names.RETRY_PREFIX, (names.WAIT, names.CLUSTER))
+
+
+class Queue(NamedTuple):
+    max_number: int
+
+
+def tables(chance: Random) -> tuple[dict[str, TopicConfig], dict[tuple[str, int], Queue]]:
+    """Topics, one of which may be unusual, and queues, one of which may be missing."""
+    topics = {
+        name: TopicConfig(name, chance.choice([4, 4, 3]), chance.choice([4, 4, 8]))
+        for name in ("Orders", "Bills", "t" * 127, "größe", names.SCHEDULE_TOPIC, "%RETRY%readers", "x" * 128)
+    }
+    changes = chance.choice([{}, {}, {}, {"order": True}, {"topic_filter_type": "MULTI_TAG"}, {"perm": 0}])
+    for attribute, value in changes.items():
+        setattr(topics[chance.choice([*topics])], attribute, value)
+    queues = {(topic, queue_id): Queue(chance.choice([0, 1, 2**62])) for topic in topics for queue_id in range(8)}
+    if chance.random() < 0.2:
+        del queues[chance.choice([*queues])]
+    return topics, queues
+
+
+def encoding(chance: Random, data: bytes) -> tuple[Any, ...]:
+    """Arguments for an encoder, nearly all valid."""
+    topics, queues = tables(chance)
+    host = chance.choice([HOST] * 30 + [bytes(20), b""])
+    return (
+        data, topics, host, HOST, chance.choice([4 << 20, 4 << 20, 1_000]), chance.choice(["DefaultCluster", "größe"]),
+        ANSWER, queues, chance.choice([0, 2**40 + 17]), chance.choice([0, 1_700_000_000_000]),
+        chance.choice([4 << 20, 4 << 20, 900]), chance.choice([1 << 30, 1 << 30, 3_000, 0]),
+    )  # fmt: skip
+
+
+@NEEDS_KERNELS
+def test_compiled_encoder_returns_what_its_twin_returns_for_hostile_bytes() -> None:
+    chance = Random(SEED)
+    kernel, twin = kernels.compiled("SendEncoder")(*RULES), SendEncoder(*RULES)
+    frames = whole = 0
+    while frames < FUZZ_INPUTS:
+        unusual = chance.choice([0, 0.05, 0.5])
+        made = [random_frame(chance, chance.randrange(2**31), unusual) for _ in range(chance.randrange(1, 8))]
+        for number in range(len(made)):
+            if chance.random() < 0.2:
+                made[number] = damaged(made[number], chance)
+        frames += len(made)
+        given = encoding(chance, b"".join(made))
+        result = kernel.encode(*given)
+        assert result == twin.encode(*given), given[0]
+        whole += result[0] == len(given[0])
+    assert whole > FUZZ_INPUTS // 100
+
+
+@NEEDS_KERNELS
+def test_compiled_encoder_stops_before_a_queue_beyond_its_limit() -> None:
+    fields = [send_fields_of(Random(number), ("Orders",), 0) | {"e": str(number), "i": ""} for number in range(70)]
+    data = b"".join(java_frame(each, number, b"x") for number, each in enumerate(fields))
+    topics = {"Orders": TopicConfig("Orders", 100, 100)}
+    queues = {("Orders", number): Queue(number) for number in range(100)}
+    given = (data, topics, HOST, HOST, 100, "c", ANSWER, queues, 0, 0, 1_000, 1 << 20)
+    result = kernels.compiled("SendEncoder")(*RULES).encode(*given)
+    assert result == SendEncoder(*RULES).encode(*given)
+    assert [stretch[1] for stretch in result[4]] == list(range(64))
+
+
+@NEEDS_KERNELS
+@pytest.mark.parametrize(
+    "table", [{}, {"Orders": None}, {"Orders": object()}, {"Orders": TopicConfig("Orders", 4, 4, 6, None)}]  # type: ignore[arg-type, dict-item]
+)
+def test_compiled_encoder_handles_nothing_with_unusable_tables(table: dict[str, Any]) -> None:
+    data = java_frame(send_fields_of(Random(1), ("Orders",), 0) | {"i": ""}, 1, b"x")
+    for queues in ({}, {("Orders", 0): None}, {("Orders", number): Queue("1") for number in range(4)}):  # type: ignore[arg-type]
+        given = (data, table, HOST, HOST, 100, "c", ANSWER, queues, 0, 0, 1_000, 1 << 20)
+        assert kernels.compiled("SendEncoder")(*RULES).encode(*given) == (0, 0, b"", b"", [], [], b"")
+
+
+def frame(number: int = 0, body: bytes = b"hello", **fields: str) -> bytes:
+    usual = send_fields_of(Random(number), ("Orders",), 0) | {"e": "0", "i": "KEYS\x01a"}
+    return java_frame(usual | fields, number, body)
+
+
+class Lane:
+    """A broker whose queue exists, and its plain sends."""
+
+    def __init__(self, harness: Harness) -> None:
+        self.harness = harness
+        harness.send("Orders", b"first", {"KEYS": "a"})
+        self.sends = PlainSends(harness.broker)
+
+    def handles(self, data: bytes) -> bool:
+        """Whether all of the bytes are handled; none are otherwise."""
+        before = self.harness.broker.store.end_offset
+        size, responses = self.sends.store(self.harness.session.remote_host, data)
+        assert (size, bool(responses)) in ((0, False), (len(data), True))
+        assert (self.harness.broker.store.end_offset > before) == bool(size)
+        return bool(size)
+
+
+@pytest.fixture
+def lane(open_harness: Callable[..., Harness]) -> Lane:
+    return Lane(open_harness())
+
+
+STATES: dict[str, tuple[Callable[[Any], object], Callable[[Any], object]]] = {
+    "taken out of service": (
+        lambda broker: setattr(broker, "writable", False),
+        lambda broker: setattr(broker, "writable", True),
+    ),
+    "drained": (
+        lambda broker: setattr(broker.drain, "takes_sends", False),
+        lambda broker: setattr(broker.drain, "takes_sends", True),
+    ),
+    "with a refusing store": (
+        lambda broker: broker.store.refuse_all("The disk is full: free space."),
+        lambda broker: broker.store.refuse_all(""),
+    ),
+    "with a full disk": (
+        lambda broker: _refuse_writes(broker, refused=True),
+        lambda broker: _refuse_writes(broker, refused=False),
+    ),
+    "waiting for replicas": (
+        lambda broker: broker.replicate(waits=True),
+        lambda broker: broker.replicate(waits=False),
+    ),
+    "with access control": (
+        lambda broker: setattr(broker, "access", object()),
+        lambda broker: setattr(broker, "access", None),
+    ),
+    "following": (
+        lambda broker: setattr(broker, "following", object()),
+        lambda broker: setattr(broker, "following", None),
+    ),
+    "with an ordered topic": (
+        lambda broker: setattr(broker.topics.table["Orders"], "order", True),
+        lambda broker: setattr(broker.topics.table["Orders"], "order", False),
+    ),
+    "with several tags": (
+        lambda broker: setattr(broker.topics.table["Orders"], "topic_filter_type", "MULTI_TAG"),
+        lambda broker: setattr(broker.topics.table["Orders"], "topic_filter_type", "SINGLE_TAG"),
+    ),
+}
+
+
+def _refuse_writes(broker: Any, *, refused: bool) -> None:
+    retention = broker.store._retention
+    retention.disk = retention.disk._replace(writes_refused=refused)
+
+
+@NEEDS_KERNELS
+@pytest.mark.parametrize("state", STATES)
+def test_brokers_in_another_state_leave_sends_to_their_processor(lane: Lane, state: str) -> None:
+    enter, leave = STATES[state]
+    assert lane.handles(frame())
+    enter(lane.harness.broker)
+    assert not lane.handles(frame())
+    leave(lane.harness.broker)
+    assert lane.handles(frame())
+
+
+@NEEDS_KERNELS
+def test_read_only_broker_and_ipv6_producers_are_left_to_the_processor(lane: Lane) -> None:
+    lane.harness.session.remote_host = bytes(20)
+    assert not lane.handles(frame())
+    lane.harness.broker.close()
+    assert not lane.handles(frame())
+
+
+@NEEDS_KERNELS
+def test_deleted_topic_is_left_to_the_processor(lane: Lane) -> None:
+    broker = lane.harness.broker
+    assert lane.handles(frame())
+    config = broker.topics.table.pop("Orders")
+    assert not lane.handles(frame())
+    broker.topics.table["Orders"] = config
+    queue = broker.store._queues.table.pop(("Orders", 0))
+    assert not lane.handles(frame())
+    broker.store._queues.table[("Orders", 0)] = queue
+    config.read_queue_nums = config.write_queue_nums = 0
+    assert not lane.handles(frame())
+
+
+@NEEDS_KERNELS
+def test_end_of_a_segment_is_left_to_the_processor(open_harness: Callable[..., Harness]) -> None:
+    lane = Lane(open_harness(mapped_file_size_commit_log=64 * 1024))
+    log = lane.harness.broker.store._log
+    while lane.handles(frame(body=bytes(3_000))):
+        pass
+    left = log.open_end - log.end_offset
+    assert left < 4_000
+    lane.harness.send("Orders", bytes(3_000), {"KEYS": "a"})
+    assert log.segment_base == 64 * 1024
+    assert lane.handles(frame(body=bytes(3_000)))
+
+
+@NEEDS_KERNELS
+def test_changed_configuration_applies_to_the_next_send(lane: Lane) -> None:
+    broker = lane.harness.broker
+    assert lane.handles(frame())
+    broker.apply(broker.config.__class__(**(vars_of(broker.config) | {"region_id": "north", "max_message_size": 10})))
+    assert not lane.handles(frame(body=bytes(11)))
+    _, response = lane.sends.store(lane.harness.session.remote_host, frame(3))
+    assert decode_command(response[4:]).fields["MSG_REGION"] == "north"
+
+
+def vars_of(config: Any) -> dict[str, Any]:
+    return {name: getattr(config, name) for name in config.__dataclass_fields__}
+
+
+def test_parts_of_a_response_are_those_of_the_usual_encoder(open_harness: Callable[..., Harness]) -> None:
+    broker = open_harness(region_id="<id> 1234567890").broker
+    to_id, to_queue_id, to_queue_offset, to_opaque, end = answer_parts(broker)
+    fields = {
+        "msgId": f"{broker.message_id_prefix}00000000000000FF", "queueId": "3", "queueOffset": "12",
+        "MSG_REGION": broker.region, "TRACE_ON": "true",
+    }  # fmt: skip
+    header = b"00000000000000FF".join((to_id, to_queue_id)) + b"3" + to_queue_offset + b"12" + to_opaque + b"-5" + end
+    assert encode_response(Command(310, -5), Response(0, None, fields))[8:] == header
+
+
+@NEEDS_KERNELS
+def test_failure_after_the_append_is_raised_with_the_messages_in_the_log(
+    lane: Lane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("an observer fails")
+
+    before = lane.harness.broker.store.end_offset
+    monkeypatch.setattr(lane.harness.broker.store._dispatcher, "_receiving_runs", [fail])
+    with pytest.raises(RuntimeError):
+        lane.handles(frame())
+    assert lane.harness.broker.store.end_offset > before
+    monkeypatch.undo()
+    assert lane.handles(frame())
+    assert [record.body for record in lane.harness.pulled()] == [b"first", b"hello", b"hello"]
+
+
+def test_brokers_without_kernels_have_no_encoder(open_harness: Callable[..., Harness]) -> None:
+    assert (plain_sends.encoder is None) == (kernels.compiled("SendEncoder") is None)
+    assert (plain_sends.plain_sends(open_harness().broker) is None) == (plain_sends.encoder is None)
