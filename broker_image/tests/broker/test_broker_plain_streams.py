@@ -1,0 +1,336 @@
+"""Producers' byte streams have the same effects on a server that stores plain sends of a read with one call."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import contextmanager
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from delaymq import clock
+from delaymq.broker.processors import send
+from delaymq.broker.sending import plain_sends
+from delaymq.protocol.codes import RequestCode
+from delaymq.protocol.command import Command, decode_command, encode_command
+from delaymq.protocol.errors import ProtocolError
+from delaymq.server.broker_server import BrokerServer
+from delaymq.server.requests.sessions import SERVER_LIMITS
+from delaymq.transport import RemotingConnection, fair_queue, inbound
+from delaymq_testing.broker.harness import Clock, broker_config, made, records_of, send_fields
+from delaymq_testing.broker.sends import damaged, java_frame, random_frame, send_fields_of
+from delaymq_testing.compiled_kernels import NEEDS_KERNELS
+from delaymq_testing.repetitions import FUZZ_INPUTS, SEED
+from delaymq_testing.transport.memory_transport import MemoryTransport, run, turns
+
+pytestmark = NEEDS_KERNELS
+STORE_HOST = bytes([10, 0, 0, 1, 0, 0, 42, 159])
+SHARE = 5
+"""Frames of the streams are one in this number of FUZZ_INPUTS."""
+
+
+class Producer(MemoryTransport):
+    """The peer of a connection, with the same address on all servers."""
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return {"peername": ("10.0.0.2", 50_000), "sockname": ("10.0.0.1", 10_911)}.get(name, default)
+
+
+class Counting:
+    """An encoder that counts the messages that it encodes."""
+
+    def __init__(self) -> None:
+        self._encoder, self.encoded = plain_sends.encoder, 0
+
+    def encode(self, *given: Any) -> Any:
+        sent = self._encoder.encode(*given)
+        self.encoded += sum(messages for _, messages, _ in sent[5])
+        return sent
+
+
+class World:
+    """A server without sockets of producers, and all that it sends and reports."""
+
+    def __init__(self, path: Path, *, has_lane: bool, **changes: Any) -> None:
+        fields = {"listen_port": 0, "http_port": 0, "mapped_file_size_commit_log": 128 * 1024, "max_index_num": 300}
+        self.server = BrokerServer.open(broker_config(path, **(fields | changes)), http=False)
+        self.broker = self.server.broker
+        self.broker.store_host, self.broker.message_id_prefix = STORE_HOST, STORE_HOST.hex().upper()
+        if not has_lane:
+            self.server._plain_sends = None
+        self.has_lane = has_lane
+        self.arrivals: list[str] = []
+        self._held = self.broker.on_arrival
+        self.broker._arrivals.on_arrival = self._arrived
+        self.broker._arrivals.interest = None
+        self.broker._arrivals.property_interest = {("Bills", 1)}
+        self.sent: list[bytes] = []
+        self.open()
+
+    def _arrived(self, *arrival: Any) -> None:
+        self.arrivals.append(str(arrival))
+        if self._held is not None:
+            self._held(*arrival)
+
+    def open(self) -> None:
+        """Continue on a new connection."""
+        self.connection, self.producer = self.connect()
+
+    def connect(self) -> tuple[RemotingConnection, Producer]:
+        server = self.server
+        connection = RemotingConnection(
+            server._on_commands, on_bytes=server._on_bytes if self.has_lane else None, limits=SERVER_LIMITS,
+            on_opened=server.sessions.opened, on_closed=server.sessions.closed, budget=server.buffers,
+            fair_queue=server._fair_queue,
+        )  # fmt: skip
+        producer = Producer(connection)
+        connection.connection_made(producer)
+        return connection, producer
+
+    async def receive(self, data: bytes) -> bool:
+        """Let bytes arrive, and wait until all of their requests are handled; return whether the connection is open."""
+        self.producer.receive(data)
+        await turns()
+        while self.connection._deferred or self.connection._step is not None:
+            await turns()
+        if self.connection.closing:
+            self.sent.append(bytes(self.producer.written))
+            self.open()
+            return False
+        return True
+
+    def ask(self, code: int, fields: dict[str, Any]) -> Any:
+        texts = {name: str(value) for name, value in fields.items()}
+        session: Any = self.connection.session
+        return made(self.broker, code, self.broker.handle(session, Command(code, fields=texts)))
+
+    def outcome(self) -> dict[str, object]:
+        """Return everything that the streams have caused."""
+        stats, store = self.broker.stats, self.broker.store
+        series = {topic: (each.messages, each.bytes, each.times) for topic, each in stats.by_key.puts.items()}
+        return {
+            "sent": [*self.sent, bytes(self.producer.written)],
+            "arrivals": sorted(self.arrivals),
+            "messages": (stats.put_messages, stats.put_bytes, stats.put_failed, stats.last_send_ms, stats.refused),
+            "by topic": series,
+            "elsewhere": stats.stored_elsewhere,
+            "end": (store.end_offset, store.last_offset, store._log.last_crc, store.last_store_timestamp_ms),
+            "topics": self.broker.topics.encode(),
+        }
+
+    def closed_files(self) -> dict[str, bytes]:
+        """Close the server; return the files of the log, the queues and the index."""
+        self.connection.abort()
+        root = Path(self.broker.config.store_path)
+        self.broker.close()
+        self.server._ports.close()
+        folders = ("commitlog", "consumequeue", "index")
+        paths = [path for folder in folders for path in (root / folder).rglob("*") if path.is_file()]
+        return {str(path.relative_to(root)): path.read_bytes() for path in paths}
+
+
+@contextmanager
+def fixed(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A clock that only the test moves, and no choice of queues at random."""
+    now = Clock()
+    with monkeypatch.context() as patched:
+        patched.setattr(clock, "now_ms", now)
+        patched.setattr(send, "randrange", lambda count: count - 1)
+        yield now
+
+
+def change(world: World, kind: int) -> None:
+    """Change a state that decides about sends, or change it back."""
+    broker = world.broker
+    orders = broker.topics.table.get("Orders")
+    if kind == 0:
+        broker.writable = not broker.writable
+    elif kind == 1:
+        broker.drain.takes_sends = not broker.drain.takes_sends
+    elif kind == 2:
+        broker.store.refuse_all("" if broker.store.refusal else "The disk is full: free space.")
+    elif kind == 3 and orders is not None:
+        orders.topic_filter_type = "MULTI_TAG" if orders.topic_filter_type == "SINGLE_TAG" else "SINGLE_TAG"
+    elif kind == 4 and orders is not None:
+        orders.write_queue_nums = orders.read_queue_nums = 6 - orders.write_queue_nums
+    elif kind == 5:
+        broker.max_message_size = 2_000 if broker.max_message_size > 2_000 else 4 << 20
+    elif kind == 6:
+        world.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "Bills"})
+
+
+def pieces(data: bytes, chance: Random) -> list[bytes]:
+    """Split bytes at random places, as a network does."""
+    left, cut = data, []
+    while left:
+        count = chance.choice([1, 3, 700, 5_000, 20_000, 1 << 20])
+        cut.append(left[:count])
+        left = left[count:]
+    return cut
+
+
+def is_sound(data: bytes) -> bool:
+    try:
+        decode_command(data[4:])
+    except ProtocolError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("run_number", range(3))
+@pytest.mark.parametrize("slice_s", [0.0, 1_000.0])
+def test_streams_have_the_effects_of_single_requests(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slice_s: float, run_number: int
+) -> None:
+    counting = Counting()
+    monkeypatch.setattr(plain_sends, "encoder", counting)
+    monkeypatch.setattr(inbound, "SLICE_S", slice_s)
+    monkeypatch.setattr(fair_queue, "LOOP_SLICE_S", 1_000.0)
+    chance = Random(f"{SEED} {slice_s} {run_number}")
+
+    async def scenario() -> None:
+        with fixed(monkeypatch) as now:
+            worlds = [World(tmp_path / str(number), has_lane=number == 0) for number in range(2)]
+            changed: list[int] = []
+            is_changed = False
+            for round_number in range(FUZZ_INPUTS // SHARE // 6 // 20):
+                if round_number % 4 == 3:
+                    kind = changed.pop() if changed else chance.randrange(7)
+                    is_changed = not is_changed and kind != 6
+                    changed += [kind] if is_changed else []
+                    for world in worlds:
+                        change(world, kind)
+                unusual = chance.choice([0, 0.02, 0.3])
+                frames = [random_frame(chance, chance.randrange(2**31), unusual) for _ in range(20)]
+                stream = b"".join(frames)
+                if slice_s == 0:
+                    # Which deferred requests are dropped because of a damaged one depends on the reads.
+                    stream = b"".join(filter(is_sound, frames))
+                elif chance.random() < 0.05:
+                    stream = damaged(stream, chance)
+                for piece in pieces(stream, chance):
+                    is_open = [await world.receive(piece) for world in worlds]
+                    now.advance(chance.choice([0, 0, 1]))
+                    assert is_open[0] == is_open[1]
+                    if not is_open[0]:
+                        break
+            outcomes = [world.outcome() for world in worlds]
+            for part in outcomes[0]:
+                assert outcomes[0][part] == outcomes[1][part], part
+            assert counting.encoded > outcomes[0]["messages"][0] / 4  # type: ignore[index]
+            files = [world.closed_files() for world in worlds]
+            assert files[0] == files[1]
+            assert sum(name.startswith("commitlog/") for name in files[0]) > 1
+
+    run(scenario)
+
+
+def lane_of(path: Path, **changes: Any) -> World:
+    world = World(path, has_lane=True, **changes)
+    for queue_id in range(4):
+        world.ask(RequestCode.SEND_MESSAGE_V2, send_fields("Orders") | {"e": queue_id, "i": "KEYS\x01a"})
+    return world
+
+
+def plain(number: int, **fields: str) -> bytes:
+    usual = send_fields_of(Random(number), ("Orders",), 0) | {"i": f"UNIQ_KEY\x01{number}"}
+    return java_frame(usual | fields, number, b"body")
+
+
+def answers(data: bytes) -> list[Command]:
+    found = []
+    while data:
+        length = int.from_bytes(data[:4])
+        found.append(decode_command(data[4 : 4 + length]))
+        data = data[4 + length :]
+    return found
+
+
+def test_requests_of_other_kinds_keep_their_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    counting = Counting()
+    monkeypatch.setattr(plain_sends, "encoder", counting)
+
+    async def scenario() -> None:
+        world = lane_of(tmp_path)
+        ask = encode_command(Command(RequestCode.GET_MAX_OFFSET, 3, fields={"topic": "Orders", "queueId": "0"}))
+        sends = [plain(number, e="0") for number in (1, 2, 4, 5)]
+        await world.receive(sends[0] + sends[1] + ask + sends[2] + sends[3])
+        found = answers(bytes(world.producer.written))
+        assert [each.opaque for each in found] == [1, 2, 3, 4, 5]
+        assert found[2].fields["offset"] == "3"
+        assert [each.fields.get("queueOffset") for each in found] == ["1", "2", None, "3", "4"]
+        assert counting.encoded == 2
+        world.closed_files()
+
+    run(scenario)
+
+
+def test_held_pull_is_answered_with_the_messages_of_a_read(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        world = lane_of(tmp_path)
+        world.broker.watch_arrivals(
+            world.server.held_pulls.arrived, world.server.held_pulls.queues, world.server.held_pulls.property_queues
+        )
+        connection, consumer = world.connect()
+        fields = {
+            "consumerGroup": "readers", "topic": "Orders", "queueId": "0", "queueOffset": "1", "maxMsgNums": "32",
+            "sysFlag": "6", "commitOffset": "0", "suspendTimeoutMillis": "15000", "subscription": "*",
+            "subVersion": "0", "expressionType": "TAG",
+        }  # fmt: skip
+        consumer.receive(encode_command(Command(RequestCode.PULL_MESSAGE, 9, fields=fields)))
+        await turns()
+        assert not consumer.written
+        await world.receive(plain(1, e="0") + plain(2, e="1") + plain(3, e="0"))
+        await turns()
+        (answer,) = answers(bytes(consumer.written))
+        assert [record.properties["UNIQ_KEY"] for record in records_of(answer.body)] == ["1", "3"]
+        connection.abort()
+        world.closed_files()
+
+    run(scenario)
+
+
+STATES: dict[str, Callable[[World], object]] = {
+    "held": lambda world: world.server.hold(held=True),
+    "suspected to be late": lambda world: setattr(world.server.flow, "suspicious_at", 0.0),
+    "with a busy disk": lambda world: setattr(world.server.flushing, "busy_at", 0.0),
+    "with a connection beyond the limits": lambda world: setattr(world.connection, "session", None),
+    "with requests for another function": lambda world: world.connection.pass_requests_to(lambda *_: None),
+    "without intake": lambda world: world.connection.stop_reading(),
+}
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_servers_in_another_state_leave_sends_to_their_processor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: str
+) -> None:
+    counting = Counting()
+    monkeypatch.setattr(plain_sends, "encoder", counting)
+
+    async def scenario() -> None:
+        world = lane_of(tmp_path)
+        await world.receive(plain(1))
+        assert counting.encoded == 1
+        STATES[state](world)
+        world.producer.receive(plain(2))
+        assert counting.encoded == 1
+        world.closed_files()
+
+    run(scenario)
+
+
+def test_broker_that_flushes_before_responses_uses_its_processor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counting = Counting()
+    monkeypatch.setattr(plain_sends, "encoder", counting)
+
+    async def scenario() -> None:
+        world = lane_of(tmp_path, flush_disk_type="SYNC_FLUSH")
+        world.producer.receive(plain(1))
+        assert counting.encoded == 0
+        world.closed_files()
+
+    run(scenario)
