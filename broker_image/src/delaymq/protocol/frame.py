@@ -50,6 +50,30 @@ class BufferAccount(Protocol):
 _unpack_length = Layout(">I").unpack_from
 
 
+def end_of_frames(data: bytes) -> int:
+    """Return the position after the last complete one of the frames with which `data` begins."""
+    at, last = 0, len(data) - 4
+    while at <= last:
+        end = at + 4 + int.from_bytes(data[at : at + 4])
+        if end > len(data):
+            break
+        at = end
+    return at
+
+
+def decode_frames(data: bytes, at: int) -> tuple[list[Command], ProtocolError | None]:
+    """Return the commands of complete frames from a position on, up to an invalid one, and its error."""
+    commands: list[Command] = []
+    while at < len(data):
+        end = at + 4 + int.from_bytes(data[at : at + 4])
+        try:
+            commands.append(decode_command(data[at + 4 : end]))
+        except ProtocolError as error:
+            return commands, error
+        at = end
+    return commands, None
+
+
 class FrameReceiver:
     """Collects bytes and returns commands; after a ProtocolError, it returns none.
 

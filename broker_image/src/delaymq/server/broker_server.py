@@ -396,13 +396,14 @@ class BrokerServer:
         All others are left to `_on_commands`, as are all while one of its checks may reject or hold them.
         """
         session, flow = connection.session, self.flow
-        began = monotonic()
+        began, waits_since = monotonic(), connection.deferred_since
         is_plain = (
             isinstance(session, ClientSession)
             and self._held is None
             and (self.replica is None or not self.replica.is_bypassed)
             and began < flow.suspicious_at
             and began < self.flushing.busy_at
+            and not (waits_since and began >= waits_since + flow.patience_s)
         )
         if not is_plain or self._plain_sends is None:
             return 0

@@ -9,6 +9,8 @@ from collections.abc import Callable, Hashable
 from typing import Any, Final
 
 from delaymq.protocol.command import FLAG_RESPONSE, Command
+from delaymq.protocol.errors import ProtocolError
+from delaymq.protocol.frame import decode_frames, end_of_frames
 from delaymq.transport.buffer_budget import BufferBudget
 from delaymq.transport.fair_queue import SLICE_S, FairQueue
 from delaymq.transport.limits import ConnectionLimits
@@ -51,6 +53,7 @@ class HandlingProtocol(SendingProtocol):
         "_on_commands",
         "_requests",
         "_step",
+        "_waiting_bytes",
         "deferred_since",
         "is_waiting",
         "share",
@@ -73,6 +76,8 @@ class HandlingProtocol(SendingProtocol):
         """Whether it is queued in `fair_queue`, which also sets `used_s`."""
         self._intake = Intake.OPEN
         self._deferred: list[Command] = []
+        self._waiting_bytes = b""
+        """Complete frames, received before all deferred requests, that are not decoded yet."""
         self._long_request = LongRequest.NONE
         self._step: Callable[[], bool] | None = None
         """Next step of the long request."""
@@ -140,10 +145,13 @@ class HandlingProtocol(SendingProtocol):
         if self._long_request is LongRequest.RUNNING and not self._take_steps():
             return True
         if self._long_request is LongRequest.NONE and not self._is_held_back:
+            error = self._take_waiting_bytes() if self._waiting_bytes else None
             requests, self._deferred = self._deferred, []
             if requests:
                 self._handle(requests)
-        if self._deferred or self._long_request is not LongRequest.NONE:
+            if error is not None:
+                self._abort_with(error)
+        if self._deferred or self._waiting_bytes or self._long_request is not LongRequest.NONE:
             return wants_turn(self._intake, self._long_request, held_back=self._is_held_back)
         self._intake = INTAKES.after(self._intake, IntakeEvent.CATCH_UP)
         self.deferred_since = 0.0
@@ -151,6 +159,10 @@ class HandlingProtocol(SendingProtocol):
         return False
 
     # Internals: states.
+
+    def _abort_with(self, error: ProtocolError) -> None:
+        """Close the connection because of invalid bytes; defined by the whole connection."""
+        raise NotImplementedError
 
     @property
     def _is_held_back(self) -> bool:
@@ -164,6 +176,7 @@ class HandlingProtocol(SendingProtocol):
     def _stop_intake(self) -> None:
         self._intake = INTAKES.after(self._intake, IntakeEvent.STOP)
         self._deferred = []
+        self._waiting_bytes = b""
         self.deferred_since = 0.0
 
     def _defer(self, requests: list[Command]) -> None:
@@ -192,14 +205,31 @@ class HandlingProtocol(SendingProtocol):
     # Internals: requests.
 
     def _take_bytes(self, data: bytes) -> int:
-        """Let `on_bytes` handle the frames at the start of `data`; return their size.
+        """Let `on_bytes` handle frames at the start of `data`; return the size of those that it handled or that wait.
 
-        As with commands, several frames wait while other connections do.
+        As with commands, several frames wait while other connections do. They are not decoded before.
         """
-        if self._on_bytes is None or self._intake is not _OPEN or self._drained is not None:
+        if self._intake is not _OPEN or self._drained is not None:
             return 0
         is_single = len(data) <= _LENGTH_BYTES + int.from_bytes(data[:_LENGTH_BYTES])
-        if not is_single and self._fair_queue is not None and self._fair_queue.is_exhausted():
+        if is_single or self._fair_queue is None or not self._fair_queue.is_exhausted():
+            return self._handle_bytes(data)
+        self.is_active = True
+        self._waiting_bytes = data[: end_of_frames(data)]
+        self._defer([])
+        self._settle()
+        return len(self._waiting_bytes)
+
+    def _take_waiting_bytes(self) -> ProtocolError | None:
+        """Let `on_bytes` handle the waiting frames, and put the other ones before the deferred requests."""
+        data, self._waiting_bytes = self._waiting_bytes, b""
+        commands, error = decode_frames(data, self._handle_bytes(data))
+        if self._intake is not _STOPPED:
+            self._deferred = self._requests_among(commands) + self._deferred
+        return error
+
+    def _handle_bytes(self, data: bytes) -> int:
+        if self._on_bytes is None:
             return 0
         self._corked = True
         try:
@@ -216,13 +246,7 @@ class HandlingProtocol(SendingProtocol):
         return handled
 
     def _take(self, commands: list[Command]) -> None:
-        # Nearly always all are requests (a server) or all are responses (a client).
-        requests: list[Command] = []
-        for command in commands:
-            if command.flag & FLAG_RESPONSE:
-                self._requests.answer(command)
-            else:
-                requests.append(command)
+        requests = self._requests_among(commands)
         if self._intake is not _OPEN:
             self._defer(requests)
         elif len(requests) > 1 and self._fair_queue is not None and self._fair_queue.is_exhausted():
@@ -232,6 +256,17 @@ class HandlingProtocol(SendingProtocol):
             self._handle(requests)
             if self._intake is not _OPEN:
                 self._settle()
+
+    def _requests_among(self, commands: list[Command]) -> list[Command]:
+        """Return the requests; the others are responses to this side's requests."""
+        # Nearly always all are requests (a server) or all are responses (a client).
+        requests: list[Command] = []
+        for command in commands:
+            if command.flag & FLAG_RESPONSE:
+                self._requests.answer(command)
+            else:
+                requests.append(command)
+        return requests
 
     def _handle(self, requests: list[Command]) -> None:
         """Handle `requests`; a server defers those that exceed a time slice or that follow while the peer is behind."""

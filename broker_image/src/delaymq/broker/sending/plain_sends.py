@@ -24,7 +24,9 @@ AnswerParts = tuple[bytes, bytes, bytes, bytes, bytes]
 """Parts of the header of a response: up to the physical offset in the id, up to the queue id, up to the queue offset, up
 to the opaque, and the rest."""
 
-_FRAME_LENGTHS_BYTES: Final = 8
+_START: Final = b'{"code":310,'
+"""Start of the header of a send, as nearly all clients write it. The kernel is not called for other requests."""
+_START_AT = _FRAME_LENGTHS_BYTES = 8
 _ID, _QUEUE_ID, _QUEUE_OFFSET, _OPAQUE = "<id>", "<queue>", "<offset>", 1_234_567_890
 _NOTHING: Final = (0, b"")
 
@@ -64,7 +66,8 @@ class PlainSends:
         """
         broker = self._broker
         is_plain = (
-            broker.writable
+            data.startswith(_START, _START_AT)
+            and broker.writable
             and broker.drain.takes_sends
             and broker.access is None
             and broker.following is None
