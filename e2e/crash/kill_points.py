@@ -37,6 +37,22 @@ def copy_appended(reached: Reached) -> None:
     _after(HandOver, "_append", reached)
 
 
+def sends_appended(reached: Reached) -> None:
+    """After a send's plain record was appended to the log, alone or with others of a read, before the responses."""
+    from delaymq.store.message_store import MessageStore
+
+    append_encoded = _function(MessageStore, "append_encoded_sends")
+
+    def marked(*arguments: Any) -> Any:
+        sent = append_encoded(*arguments)
+        for _ in range(sum(messages for _, messages, _ in sent[5]) if sent is not None else 0):
+            reached()
+        return sent
+
+    _replace(MessageStore, "append_encoded_sends", marked)
+    _after_appends(reached, lambda message: message.topic not in ("rmq_sys_wheel_timer", "SCHEDULE_TOPIC_XXXX"))
+
+
 def _within_runs(reached: Reached, name: str, is_meant: Callable[[Any], bool]) -> None:
     """Call `reached` whenever the function of the store has appended such a record of a run."""
     from delaymq.store.message_store import MessageStore
@@ -408,7 +424,7 @@ def none(reached: Reached) -> None:
 POINTS: dict[str, Callable[[Reached], None]] = {
     point.__name__.replace("_", "-"): point
     for point in (
-        none, copy_appended, segment_roll, config_rename, queue_flush, truncation, send_back_appended, half_appended,
+        none, copy_appended, sends_appended, segment_roll, config_rename, queue_flush, truncation, send_back_appended, half_appended,
         commit_copied, op_marked, checked, version_raised, timed_appended, timed_copy_appended, change_appended,
         level_moved, replacing_appended, group_changed, group_swept, group_swept_running, paused, held, run_appended,
         repeating_carried, pause_carried, group_replayed, timeline_written, run_merging, carried, level_carried,

@@ -23,6 +23,7 @@ from delaymq_testing.broker.batches import random_batch, random_properties
 from delaymq_testing.broker.harness import Harness, made, send_fields
 from delaymq_testing.compiled_kernels import NEEDS_KERNELS
 from delaymq_testing.repetitions import FUZZ_INPUTS, SEED
+from delaymq_testing.store.killed_copies import Killed, KilledError
 
 BOTH = pytest.mark.parametrize(
     "is_compiled", [pytest.param(False, id="twin"), pytest.param(True, id="compiled", marks=NEEDS_KERNELS)]
@@ -147,26 +148,6 @@ def test_batches_leave_responses_files_and_statistics_of_single_messages(
     assert sum(name.startswith("index/") for name in at_once.files()) > 1
     assert counting.encoded > 100
     assert counting.refused > 10
-
-
-class KilledError(BaseException):
-    """The process is killed."""
-
-
-class Killed:
-    """A mapping whose process is killed after some bytes of a copy. As in the C library, the first ones are last."""
-
-    def __init__(self, mapping: Any, copies: int, count: int) -> None:
-        self._mapping, self._left, self._count = mapping, copies, count
-
-    def __setitem__(self, part: slice, data: Any) -> None:
-        self._left -= 1
-        if self._left:
-            self._mapping[part] = data
-            return
-        start, stop = min(part.start + 64, part.stop), min(part.start + self._count, part.stop)
-        self._mapping[start:stop] = data[start - part.start : stop - part.start]
-        raise KilledError
 
 
 @BOTH

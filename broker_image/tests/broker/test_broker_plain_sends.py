@@ -11,13 +11,16 @@ from delaymq import kernels
 from delaymq.broker.sending import plain_sends
 from delaymq.broker.sending.plain_sends import PlainSends, answer_parts
 from delaymq.message import names
+from delaymq.message.record import Record
 from delaymq.protocol.bodies import TopicConfig
 from delaymq.protocol.command import Command, Response, decode_command, encode_response
+from delaymq.store.reader import Damage, StoreReader
 from delaymq_testing.broker.harness import Harness
 from delaymq_testing.broker.send_encoder import SendEncoder
 from delaymq_testing.broker.sends import damaged, java_frame, random_frame, send_fields_of
 from delaymq_testing.compiled_kernels import NEEDS_KERNELS
 from delaymq_testing.repetitions import FUZZ_INPUTS, SEED
+from delaymq_testing.store.killed_copies import Killed, KilledError
 
 RULED = ("DELAY", "TIMER_DELAY_MS", "TRAN_MSG", "DELAY_CRON", "RETRY_TOPIC", "DELAY_SCHEDULE_ID")
 HOST = b"\x0a\0\0\2\0\0\xc3\x50"
@@ -255,6 +258,21 @@ def test_failure_after_the_append_is_raised_with_the_messages_in_the_log(
     monkeypatch.undo()
     assert lane.handles(frame())
     assert [record.body for record in lane.harness.pulled()] == [b"first", b"hello", b"hello"]
+
+
+@NEEDS_KERNELS
+@pytest.mark.parametrize(("copies", "count", "records"), [(1, 100, 0), (2, 100, 0), (2, 2_000, 2), (2, 9_999, 5)])
+def test_killed_copy_of_sends_leaves_a_torn_tail_without_a_hole(
+    lane: Lane, monkeypatch: pytest.MonkeyPatch, copies: int, count: int, records: int
+) -> None:
+    log = lane.harness.broker.store._log
+    monkeypatch.setattr(log, "mapping", Killed(log.mapping, copies, count))
+    with pytest.raises(KilledError):
+        lane.handles(b"".join(frame(number, body=b"content" * 100) for number in range(5)))
+    monkeypatch.undo()
+    found = list(StoreReader(lane.harness.config.store_path).walk())
+    assert not [each for each in found if isinstance(each, Damage)]
+    assert sum(isinstance(each, Record) for each in found) == 1 + records
 
 
 def test_brokers_without_kernels_have_no_encoder(open_harness: Callable[..., Harness]) -> None:
