@@ -24,15 +24,7 @@ def copy_appended(reached: Reached) -> None:
     from delaymq.broker.delivery.hand_over import HandOver
     from delaymq.store.message_store import MessageStore
 
-    append_encoded = _function(MessageStore, "append_encoded_copies")
-
-    def marked(*arguments: Any) -> Any:
-        copied = append_encoded(*arguments)
-        for _ in range(copied[0] if copied is not None else 0):
-            reached()
-        return copied
-
-    _replace(MessageStore, "append_encoded_copies", marked)
+    _after(MessageStore, "append_encoded_copies", reached, lambda copied: copied[0] if copied else 0)
     _within_runs(reached, "append_copies", lambda record: True)
     _after(HandOver, "_append", reached)
 
@@ -41,15 +33,7 @@ def sends_appended(reached: Reached) -> None:
     """After a send's plain record was appended to the log, alone or with others of a read, before the responses."""
     from delaymq.store.message_store import MessageStore
 
-    append_encoded = _function(MessageStore, "append_encoded_sends")
-
-    def marked(*arguments: Any) -> Any:
-        sent = append_encoded(*arguments)
-        for _ in range(sum(messages for _, messages, _ in sent[5]) if sent is not None else 0):
-            reached()
-        return sent
-
-    _replace(MessageStore, "append_encoded_sends", marked)
+    _after(MessageStore, "append_encoded_sends", reached, lambda sent: sum(each[1] for each in sent[5]) if sent else 0)
     _after_appends(reached, lambda message: message.topic not in ("rmq_sys_wheel_timer", "SCHEDULE_TOPIC_XXXX"))
 
 
@@ -424,11 +408,11 @@ def none(reached: Reached) -> None:
 POINTS: dict[str, Callable[[Reached], None]] = {
     point.__name__.replace("_", "-"): point
     for point in (
-        none, copy_appended, sends_appended, segment_roll, config_rename, queue_flush, truncation, send_back_appended, half_appended,
-        commit_copied, op_marked, checked, version_raised, timed_appended, timed_copy_appended, change_appended,
-        level_moved, replacing_appended, group_changed, group_swept, group_swept_running, paused, held, run_appended,
-        repeating_carried, pause_carried, group_replayed, timeline_written, run_merging, carried, level_carried,
-        segment_deleted, timed_replayed, recovered,
+        none, copy_appended, sends_appended, segment_roll, config_rename, queue_flush, truncation,
+        send_back_appended, half_appended, commit_copied, op_marked, checked, version_raised, timed_appended,
+        timed_copy_appended, change_appended, level_moved, replacing_appended, group_changed, group_swept,
+        group_swept_running, paused, held, run_appended, repeating_carried, pause_carried, group_replayed,
+        timeline_written, run_merging, carried, level_carried, segment_deleted, timed_replayed, recovered,
     )
 }  # fmt: skip
 
@@ -466,12 +450,13 @@ def _replace(owner: Any, name: str, function: Callable[..., Any]) -> None:
     setattr(owner, name, function)
 
 
-def _after(owner: Any, name: str, reached: Reached) -> None:
+def _after(owner: Any, name: str, reached: Reached, times: Callable[[Any], int] = lambda answer: 1) -> None:
     function = _function(owner, name)
 
     def marked(*arguments: Any, **named: Any) -> Any:
         answer = function(*arguments, **named)
-        reached()
+        for _ in range(times(answer)):
+            reached()
         return answer
 
     _replace(owner, name, marked)

@@ -206,10 +206,9 @@ impl<'a> Fields<'a> {
         // In the order of SendMessageRequestHeaderV2: group, topic, default topic, its queues, queue id, system flag, time
         // of birth, flag, properties, times consumed, unit mode, maximum of these times, batch, broker.
         let [a, b, c, d, e, f, g, h, i, j, k, l, m, _] = self.0;
-        (a?, c?);
+        let _ = (a?, c?);
         let int32 = |text: Cow<'_, str>| integer(&text).and_then(|value| i32::try_from(value).ok());
-        let (queues, most) = (int32(d?), l.map_or(Some(0), int32));
-        (queues?, most?);
+        let _ = (int32(d?)?, l.map_or(Some(0), int32)?);
         if k.is_some_and(|unit_mode| unit_mode != "false" && unit_mode != "true")
             || m.is_some_and(|batch| batch != "false")
         {

@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 
 import pytest
 from delaymq import kernels
-from delaymq.broker.sending import plain_sends
-from delaymq.broker.sending.plain_sends import PlainSends, answer_parts
 from delaymq.message import names
 from delaymq.message.record import Record
 from delaymq.protocol.bodies import TopicConfig
 from delaymq.protocol.command import Command, Response, decode_command, encode_response
+from delaymq.server.requests import plain_sends
+from delaymq.server.requests.plain_sends import PlainSends, answer_parts
 from delaymq.store.reader import Damage, StoreReader
 from delaymq_testing.broker.harness import Harness
 from delaymq_testing.broker.send_encoder import SendEncoder
@@ -38,9 +38,8 @@ def tables(chance: Random) -> tuple[dict[str, TopicConfig], dict[tuple[str, int]
         name: TopicConfig(name, chance.choice([4, 4, 3]), chance.choice([4, 4, 8]))
         for name in ("Orders", "Bills", "t" * 127, "größe", names.SCHEDULE_TOPIC, "%RETRY%readers", "x" * 128)
     }
-    changes = chance.choice([{}, {}, {}, {"order": True}, {"topic_filter_type": "MULTI_TAG"}, {"perm": 0}])
-    for attribute, value in changes.items():
-        setattr(topics[chance.choice([*topics])], attribute, value)
+    attribute, value = chance.choice([("perm", 0), ("perm", 6), ("order", True), ("topic_filter_type", "MULTI_TAG")])
+    setattr(topics[chance.choice([*topics])], attribute, value)
     queues = {(topic, queue_id): Queue(chance.choice([0, 1, 2**62])) for topic in topics for queue_id in range(8)}
     if chance.random() < 0.2:
         del queues[chance.choice([*queues])]
@@ -91,7 +90,8 @@ def test_compiled_encoder_stops_before_a_queue_beyond_its_limit() -> None:
 
 @NEEDS_KERNELS
 @pytest.mark.parametrize(
-    "table", [{}, {"Orders": None}, {"Orders": object()}, {"Orders": TopicConfig("Orders", 4, 4, 6, None)}]  # type: ignore[arg-type, dict-item]
+    "table",
+    [{}, {"Orders": None}, {"Orders": object()}, {"Orders": TopicConfig("Orders", 4, 4, 6, None)}],  # type: ignore[arg-type]
 )
 def test_compiled_encoder_handles_nothing_with_unusable_tables(table: dict[str, Any]) -> None:
     data = java_frame(send_fields_of(Random(1), ("Orders",), 0) | {"i": ""}, 1, b"x")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,11 +11,11 @@ from typing import Any
 import pytest
 from delaymq import clock
 from delaymq.broker.processors import send
-from delaymq.broker.sending import plain_sends
 from delaymq.protocol.codes import RequestCode
 from delaymq.protocol.command import Command, decode_command, encode_command
 from delaymq.protocol.errors import ProtocolError
 from delaymq.server.broker_server import BrokerServer
+from delaymq.server.requests import plain_sends
 from delaymq.server.requests.sessions import SERVER_LIMITS
 from delaymq.transport import RemotingConnection, fair_queue, inbound
 from delaymq_testing.broker.harness import Clock, broker_config, made, records_of, send_fields
@@ -54,8 +53,9 @@ class World:
     """A server without sockets of producers, and all that it sends and reports."""
 
     def __init__(self, path: Path, *, has_lane: bool, **changes: Any) -> None:
-        fields: dict[str, Any] = {"listen_port": 0, "http_port": 0, "mapped_file_size_commit_log": 64 * 1024, "max_index_num": 300}
-        self.server = BrokerServer.open(broker_config(path, **(fields | changes)), http=False)
+        small = {"mapped_file_size_commit_log": 64 * 1024, "max_index_num": 300}
+        fields = {"listen_port": 0, "http_port": 0} | small | changes
+        self.server = BrokerServer.open(broker_config(path, **fields), http=False)
         self.broker = self.server.broker
         self.broker.store_host, self.broker.message_id_prefix = STORE_HOST, STORE_HOST.hex().upper()
         if not has_lane:
@@ -207,7 +207,7 @@ def test_streams_have_the_effects_of_single_requests(
                 stream = b"".join(frames)
                 if slice_s == 0:
                     # Which deferred requests are dropped because of a damaged one depends on the reads.
-                    stream = b"".join(filter(is_sound, frames))
+                    stream = b"".join(frame for frame in frames if is_sound(frame))
                 elif chance.random() < 0.05:
                     stream = damaged(stream, chance)
                 for piece in pieces(stream, chance):

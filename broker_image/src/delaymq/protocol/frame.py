@@ -115,7 +115,8 @@ class FrameReceiver:
     def received(self, n: int, handled: int = 0) -> list[Command]:
         """Accept `n` bytes written into `get_buffer()`; return the commands that they complete.
 
-        `handled` is the size of the frames at their start that have been handled, according to `begun`. ProtocolError for bytes that are not a frame; valid commands before them are returned first, and the error is
+        `handled` is the size of the frames at their start that have been handled, according to `begun`.
+        ProtocolError for bytes that are not a frame; valid commands before them are returned first, and the error is
         raised by the next call.
         """
         if self.error is not None:

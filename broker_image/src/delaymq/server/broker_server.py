@@ -17,7 +17,6 @@ from delaymq.broker.broker import Broker
 from delaymq.broker.opening import open_broker
 from delaymq.broker.processors.table import refusal
 from delaymq.broker.requests.results import Deferred, Held, LinkRequest, Listing, RelayedRequests, TimeSliced
-from delaymq.broker.sending.plain_sends import plain_sends
 from delaymq.config import BrokerConfig
 from delaymq.config.running import RunningSettings
 from delaymq.protocol.codes import PULL_CODES, RequestCode
@@ -42,6 +41,7 @@ from delaymq.server.requests.flushing import Flushing
 from delaymq.server.requests.held_requests import HeldRequests
 from delaymq.server.requests.listings import Listings, Pages
 from delaymq.server.requests.long_polling import HeldPulls
+from delaymq.server.requests.plain_sends import plain_sends
 from delaymq.server.requests.redirection import Redirection
 from delaymq.server.requests.replies import reply, unsendable
 from delaymq.server.requests.sessions import SERVER_LIMITS, Sessions

@@ -41,7 +41,7 @@ _logger = logging.getLogger(__name__)
 
 
 class HandlingProtocol(SendingProtocol):
-    """Half that handles requests. The whole connection extends it and sets `_on_bytes`, `_on_commands` and `_requests`."""
+    """Half that handles requests. The whole connection extends it and sets `_on_bytes`, `_on_commands`, `_requests`."""
 
     __slots__ = (
         "_deferred",

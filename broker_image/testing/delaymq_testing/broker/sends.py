@@ -45,7 +45,8 @@ def send_fields_of(chance: Random, topics: tuple[str, ...] = TOPICS, unusual: fl
         text += f"\x02text\x01{''.join(chance.choice(ESCAPES) for _ in range(4))}"
     fields: dict[str, str | None] = {
         "a": "producers", "b": chance.choice(topics), "c": "TBW102", "d": "4", "e": str(chance.randrange(4)),
-        "f": "0", "g": str(START_MS - chance.randrange(5_000)), "h": "0", "i": text, "j": "0", "k": "false", "m": "false",
+        "f": "0", "g": str(START_MS - chance.randrange(5_000)), "h": "0", "i": text, "j": "0", "k": "false",
+        "m": "false",
     }  # fmt: skip
     if chance.random() < unusual:
         fields["b"] = chance.choice(RARE_TOPICS)
@@ -78,7 +79,7 @@ def random_body(chance: Random) -> bytes:
 
 
 def random_frame(chance: Random, opaque: int, unusual: float = 0.05) -> bytes:
-    """A frame of a send, now and then of another request."""
+    """A frame of a send, occasionally of another request."""
     fields, body = send_fields_of(chance, unusual=unusual), random_body(chance)
     if chance.random() >= unusual:
         if chance.random() < 0.3 and None not in fields.values():
@@ -91,10 +92,11 @@ def random_frame(chance: Random, opaque: int, unusual: float = 0.05) -> bytes:
 def rare_frame(chance: Random, opaque: int, fields: dict[str, Any], body: bytes) -> bytes:
     """A frame that is no plain send, or that states one in an unusual form."""
     kind = chance.randrange(12)
-    changes: dict[str, Any] = [
-        {"flag": 2}, {"code": 10}, {"code": 320}, {"code": 99_999}, {"opaque": -opaque}, {"remark": "r"}, {"flag": "0"},
-        {"opaque": 2**31}, {"other": 1}, {"language": 'J"\\'}, {"version": -1}, {"extFields": {}},
-    ][kind]  # fmt: skip
+    every: list[dict[str, Any]] = [
+        {"flag": 2}, {"code": 10}, {"code": 320}, {"code": 99_999}, {"opaque": -opaque}, {"remark": "r"},
+        {"flag": "0"}, {"opaque": 2**31}, {"other": 1}, {"language": 'J"\\'}, {"version": -1}, {"extFields": {}},
+    ]  # fmt: skip
+    changes = every[kind]
     if changes.get("code") == 320:
         return java_frame(fields, opaque, random_batch(chance), **changes)
     if chance.random() < 0.3:

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from delaymq.store.plain_runs import Sent
 
 AnswerParts = tuple[bytes, bytes, bytes, bytes, bytes]
-"""Parts of the header of a response: up to the physical offset in the id, up to the queue id, up to the queue offset, up
-to the opaque, and the rest."""
+"""Parts of the header of a response: up to the physical offset in the id, the queue id, the queue offset, the opaque,
+and to the end."""
 
 _START: Final = b'{"code":310,'
 """Start of the header of a send, as nearly all clients write it. The kernel is not called for other requests."""
