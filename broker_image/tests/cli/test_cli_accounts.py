@@ -3,9 +3,11 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from delaymq.access.plain_acl import parse
+from delaymq.cli.commands import acl_usage
 from delaymq.cli.errors import CommandError
 from delaymq.cli.target.accounts import account_flags, account_from
 from delaymq_testing.cli_running import SMALL, Standalone, called
@@ -182,3 +184,45 @@ def test_existing_files_are_not_overwritten(tmp_path: Path) -> None:
     assert (done.code, "--key 'no good' is invalid: use 7 to 64" in done.err) == (2, True)
     done = called("acl", "init", "-c", str(tmp_path / "absent"))
     assert (done.code, "cannot read" in done.err) == (2, True)
+
+
+def test_usage_of_accounts_is_shown_with_quotas_and_rates(standalone: Standalone, secret_file: Path) -> None:
+    environment = standalone.environment
+    account = {"DELAYMQ_ACCESS_KEY": "operators", "DELAYMQ_SECRET_KEY_FILE": str(secret_file)}
+    assert called("topic", "create", "Metered", environment=environment | account).code == 0
+    done = called("acl", "usage", "--interval", "0.1", "--json", environment=environment)
+    assert done.code == 0, done.err
+    rows = {row["account"]: row for row in map(json.loads, done.out.splitlines())}
+    assert {"operators", "application"} <= set(rows)
+    assert rows["operators"]["requests"] > 0
+    assert rows["operators"]["rates"]["sendBytesPerSecond"] == 0
+    shown = called("acl", "usage", "--interval", "0.1", "--account", "limited", environment=environment)
+    assert (shown.code, shown.out) == (0, "no account matches, or the brokers have no access control (aclEnable)\n")
+    shown = called("acl", "usage", "--interval", "0.1", "--limited", environment=environment)
+    assert "no quota limits these accounts: add `quotas` to a rule file" in shown.out
+
+
+def test_table_of_usage_states_rates_limits_and_rejections() -> None:
+    def answer(as_of_ms: int, sends: int) -> dict[str, Any]:
+        rate: dict[str, Any] = {"quota": "sendRequestsPerSecond", "limit": 50, "used": None}
+        number: dict[str, Any] = {"quota": "connections", "limit": None, "used": 2}
+        quotas = [
+            rate | {"delays": 3, "delayedSeconds": 0.26, "rejected": 1},
+            number | {"delays": 0, "delayedSeconds": 0.0, "rejected": 4},
+        ]
+        totals = dict.fromkeys(("sendBytes", "pullBytes", "pulls", "heldPulls", "createdTopics", "createdGroups"), 0)
+        used = {"sends": sends, "requests": sends, "eventLoopSeconds": sends / 1e3, "connections": 2}
+        account = {**totals, **used, "account": "web", "quotas": quotas}
+        return {"asOfMs": as_of_ms, "bootId": "a", "accounts": [account]}
+
+    (web,) = acl_usage._with_rates(answer(1_000, 10), answer(3_000, 110))
+    assert list(acl_usage._rows("broker-a", web, limited=False)) == [
+        ("broker-a", "web", "sendRequestsPerSecond", "50.0", "50", "3", "0.3 s", "1"),
+        ("broker-a", "web", "requestsPerSecond", "50.0", "", "", "", ""),
+        ("broker-a", "web", "eventLoopPercent", "5.0", "", "", "", ""),
+        ("broker-a", "web", "connections", "2", "", "0", "0.0 s", "4"),
+    ]
+    assert [row[2] for row in acl_usage._rows("broker-a", web, limited=True)] == ["sendRequestsPerSecond"]
+    (restarted,) = acl_usage._with_rates(answer(1_000, 10), answer(3_000, 110) | {"bootId": "b"})
+    assert restarted["rates"] is None
+    assert next(acl_usage._rows("broker-a", restarted, limited=True))[3] == ""

@@ -25,6 +25,7 @@ class Session:
     def __init__(self) -> None:
         self.held: set[object] = set()
         self.held_bytes = 0
+        self.usage = None
 
 
 class Queue:

@@ -15,6 +15,7 @@ from delaymq.transport.states import (
     LONG_REQUESTS,
     PEERS,
     PHASES,
+    THROTTLES,
     Impossible,
     Intake,
     IntakeEvent,
@@ -26,6 +27,8 @@ from delaymq.transport.states import (
     PeerEvent,
     Phase,
     PhaseEvent,
+    Throttle,
+    ThrottleEvent,
     reads,
     wants_turn,
 )
@@ -37,6 +40,7 @@ MACHINES: dict[str, tuple[Machine[Any, Any], type[Enum], type[Enum]]] = {
     "Intake": (INTAKES, Intake, IntakeEvent),
     "LongRequest": (LONG_REQUESTS, LongRequest, LongRequestEvent),
     "Peer": (PEERS, Peer, PeerEvent),
+    "Throttle": (THROTTLES, Throttle, ThrottleEvent),
 }
 
 
@@ -271,10 +275,71 @@ def test_peers(state: Peer, event: PeerEvent) -> None:
     run(scenario)
 
 
+PAUSE_S = 0.01
+
+
+@pytest.mark.parametrize("state", Throttle)
+@pytest.mark.parametrize("event", ThrottleEvent)
+@pytest.mark.parametrize("ends", [False, True])
+def test_throttles(state: Throttle, event: ThrottleEvent, ends: bool) -> None:
+    async def scenario() -> None:
+        world = World()
+        connection = world.connection
+        if state is Throttle.THROTTLED:
+            connection.pause_reading_for(PAUSE_S)
+        assert connection.throttle is state
+        if event is ThrottleEvent.PAUSE:
+            connection.pause_reading_for(2 * PAUSE_S)
+        elif ends:
+            connection.close()
+            assert connection.pause_reading_for(PAUSE_S) == 0.0
+        else:
+            await until(lambda: connection.throttle is Throttle.FREE)
+        assert connection.throttle is THROTTLES.table[state][event]
+        assert world.transport.is_reading_ is (connection.throttle is Throttle.FREE and not connection.closing)
+        connection.connection_lost(None)
+        assert connection.throttle is Throttle.FREE
+
+    run(scenario)
+
+
+def test_pause_is_prolonged_and_never_shortened() -> None:
+    async def scenario() -> None:
+        world = World()
+        connection = world.connection
+        began = connection._loop.time()
+        assert connection.pause_reading_for(4 * PAUSE_S) == 4 * PAUSE_S
+        assert connection.pause_reading_for(PAUSE_S) == 0.0
+        assert 0 < connection.pause_reading_for(5 * PAUSE_S) <= PAUSE_S + connection._loop.time() - began
+        await until(lambda: world.transport.is_reading_)
+        assert connection._loop.time() - began >= 5 * PAUSE_S
+        assert connection.pause_reading_for(PAUSE_S) == PAUSE_S
+        connection.abort()
+        await turns()
+
+    run(scenario)
+
+
+def test_throttled_connection_handles_what_it_has_read() -> None:
+    async def scenario() -> None:
+        world = World()
+        defer(world)
+        world.connection.pause_reading_for(60)
+        world.transport.take()
+        await until(lambda: len(world.handled) == 9)
+        assert world.connection.intake is Intake.OPEN
+        assert not world.transport.is_reading_
+        world.connection.abort()
+        await turns()
+
+    run(scenario)
+
+
 def test_connection_reads_in_one_state_and_is_queued_in_two() -> None:
     """The rules of states.reads and states.wants_turn, written out."""
     for intake, held_back in itertools.product(Intake, (False, True)):
         assert reads(intake, held_back=held_back) is ((intake, held_back) == (Intake.OPEN, False))
+        assert not reads(intake, held_back=held_back, throttled=True)
         for long_request in LongRequest:
             expected = long_request is LongRequest.RUNNING or (
                 (intake, long_request, held_back) == (Intake.DEFERRING, LongRequest.NONE, False)

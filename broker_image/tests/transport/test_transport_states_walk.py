@@ -7,7 +7,7 @@ import pytest
 from delaymq.protocol.command import Command, Response, encode_command, encode_response, request_command
 from delaymq.transport import ConnectionLimits, RemotingConnection, inbound
 from delaymq.transport.fair_queue import FairQueue
-from delaymq.transport.states import Intake, LongRequest, Peer, Phase
+from delaymq.transport.states import Intake, LongRequest, Peer, Phase, Throttle
 from delaymq_testing.transport.memory_transport import LARGE, MemoryTransport, opened, turns
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -21,7 +21,7 @@ MOVES: st.SearchStrategy[tuple[str, list[int]]] = st.one_of(
     st.tuples(
         st.sampled_from(
             ["turn"] * 6
-            + ["hold", "take", "unpark", "ask", "secured"] * 3
+            + ["hold", "take", "unpark", "ask", "secured", "pause", "release"] * 3
             + ["stop", "close", "abort", "lose", "handshake fails"]
         ),
         st.just([]),
@@ -110,6 +110,10 @@ class Walk:
         elif name == "unpark":
             if connection.long_request is LongRequest.PARKED:
                 connection.unpark()
+        elif name == "pause":
+            connection.pause_reading_for(60)
+        elif name == "release":
+            self.release()
         elif name == "ask":
             if not connection.closing:
                 self.futures.append(connection.start_request(request_command(ANSWER)))
@@ -128,6 +132,14 @@ class Walk:
         elif name == "lose":
             transport.abort()
         self.check()
+
+    def release(self) -> None:
+        """Lets the time of a pause pass."""
+        if self.connection.throttle is Throttle.THROTTLED:
+            assert self.connection._throttle_timer is not None
+            self.connection._throttle_timer.cancel()
+            self.connection._throttled_until = 0.0
+            self.connection._release()
 
     def pipelined(self, kinds: list[int]) -> bytes:
         frames = []
@@ -160,7 +172,8 @@ class Walk:
         assert connection._corked is (connection.phase is Phase.UPGRADING)
         held_back = connection.peer is Peer.BEHIND and not connection._limits.read_while_behind
         if connection.phase in (Phase.PLAIN, Phase.SECURE) and not transport.is_closing():
-            assert transport.is_reading_ is (intake is Intake.OPEN and not held_back)
+            throttled = connection.throttle is Throttle.THROTTLED
+            assert transport.is_reading_ is (intake is Intake.OPEN and not held_back and not throttled)
         if long_request is LongRequest.RUNNING:
             assert connection.is_waiting
         if intake is Intake.DEFERRING and long_request is LongRequest.NONE and not held_back:
@@ -179,6 +192,7 @@ class Walk:
         assert connection._drained is None
         assert connection._stall_timer is None
         assert connection._close_timer is None
+        assert connection._throttle_timer is None
         assert connection._transport is not self.transport
         assert connection._below is None
         assert connection.open_requests == 0
@@ -189,6 +203,7 @@ class Walk:
         connection = self.connection
         if connection.phase is Phase.UPGRADING:
             self.end_handshake("secured")
+        self.release()
         # An answer may follow an answer, and each parked request is followed by others.
         for _ in range(10 + 10 * self.arrived):
             self.transport.take()

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from delaymq.access.addresses import WhiteList
 from delaymq.access.errors import AccessError
+from delaymq.access.quotas import DEFAULT_MAX_DELAY_MS, Quotas
 from delaymq.access.yaml_tree import Scalar
 from delaymq.message.names import RETRY_PREFIX
 from delaymq.protocol.signatures import Signer
@@ -44,6 +45,8 @@ class Entry:
     group_perms: tuple[str, ...] | None = None
     require_second_signature: bool = False
     """Whether RocketMQ's signature does not suffice (protocol.second_signature)."""
+    quotas: Quotas | None = None
+    """Quotas of the account itself."""
     others: tuple[tuple[str, Scalar], ...] = field(default=(), repr=False)
     """Keys without a meaning here, which are preserved in the file."""
 
@@ -63,6 +66,20 @@ class Account:
     """Permissions by topic; groups are listed by their retry topic."""
     notes: tuple[str, ...]
     """Warnings about probable mistakes."""
+    quotas: Quotas | None = None
+    """Quotas in force: those of the account, completed by the defaults of its file. None: nothing is limited."""
+
+    @property
+    def max_delay_ms(self) -> int:
+        """Longest time for which a connection is not read because of a quota."""
+        return (None if self.quotas is None else self.quotas.max_delay_ms) or DEFAULT_MAX_DELAY_MS
+
+    def with_defaults(self, defaults: Quotas | None) -> Account:
+        """Return the account with the default quotas of its file, which do not apply to administrators."""
+        own = self.entry.quotas
+        if not self.admin:
+            own = defaults if own is None else own.over(defaults)
+        return self if own is None else replace(self, quotas=own)
 
 
 def prepare(entry: Entry) -> Account:

@@ -25,6 +25,7 @@ from typing import Any, Final
 from delaymq.access.accounts import MAX_PERMISSIONS, Account, Entry, prepare, shown
 from delaymq.access.addresses import MAX_ALTERNATIVES, WhiteList
 from delaymq.access.errors import AccessError
+from delaymq.access.quotas import DEFAULT_QUOTAS, QUOTAS, Quotas, quota_lines, read_quotas
 from delaymq.access.yaml_tree import Scalar, Tree, read_yaml
 
 MAX_ACCOUNTS: Final = 10_000
@@ -41,7 +42,8 @@ _TEXTS: Final = {
 _LISTS: Final = {"topicPerms": "topic_perms", "groupPerms": "group_perms"}
 REQUIRE_SECOND: Final = "requireSecondSignature"
 """A key of DelayMQ, which RocketMQ's broker ignores."""
-_KNOWN: Final = frozenset({*_TEXTS, *_LISTS, "admin", REQUIRE_SECOND})
+_KNOWN: Final = frozenset({*_TEXTS, *_LISTS, "admin", REQUIRE_SECOND, QUOTAS})
+_KNOWN_IN_FILE: Final = frozenset({"globalWhiteRemoteAddresses", "accounts", "dataVersion", DEFAULT_QUOTAS})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,6 +67,8 @@ class AclFile:
     version: Version = Version()
     notes: tuple[str, ...] = ()
     has_data: bool = True
+    default_quotas: Quotas | None = None
+    """Quotas of accounts of this file that are not administrators."""
     others: tuple[tuple[str, Scalar], ...] = field(default=(), repr=False)
     """Keys without a meaning here, which are preserved in the file."""
 
@@ -101,12 +105,13 @@ def from_tree(tree: Tree, changed_ms: int) -> AclFile:
     white = tuple(texts(tree.get("globalWhiteRemoteAddresses"), "globalWhiteRemoteAddresses", MAX_ALTERNATIVES))
     WhiteList(white)
     accounts = tuple(_accounts(tree.get("accounts"), notes))
-    others = _others(tree, frozenset({"globalWhiteRemoteAddresses", "accounts", "dataVersion"}), "the file", notes)
+    others = _others(tree, _KNOWN_IN_FILE, "the file", notes)
     return AclFile(
         white_addresses=white,
         accounts=accounts,
         version=_version(tree.get("dataVersion"), changed_ms),
         notes=(*notes, *(note for account in accounts for note in account.notes)),
+        default_quotas=read_quotas(tree.get(DEFAULT_QUOTAS), DEFAULT_QUOTAS),
         others=others,
     )
 
@@ -147,6 +152,7 @@ def _entry(item: dict[str, Tree], number: int, notes: list[str]) -> Entry:
     return Entry(
         admin=flag(item.get("admin"), f"{about}: admin"),
         require_second_signature=flag(item.get(REQUIRE_SECOND), f"{about}: {REQUIRE_SECOND}"),
+        quotas=read_quotas(item.get(QUOTAS), f"{about}: {QUOTAS}"),
         others=_others(item, _KNOWN, about, notes),
         **found,
     )
@@ -210,6 +216,7 @@ def to_text(file: AclFile) -> str:
     lines: list[str] = []
     if file.white_addresses:
         lines += ["globalWhiteRemoteAddresses:", *(f"- {_quoted(text)}" for text in file.white_addresses)]
+    lines += quota_lines(file.default_quotas, DEFAULT_QUOTAS, "")
     lines += ["accounts:"] if file.accounts else ["accounts: []"]
     for account in file.accounts:
         lines += _entry_lines(account.entry)
@@ -229,6 +236,7 @@ def _entry_lines(entry: Entry) -> Iterator[str]:
     yield f"  admin: {'true' if entry.admin else 'false'}"
     if entry.require_second_signature:
         yield f"  {REQUIRE_SECOND}: true"
+    yield from quota_lines(entry.quotas, QUOTAS, "  ")
     for key, name in _LISTS.items():
         values = getattr(entry, name)
         if values is not None:

@@ -86,10 +86,11 @@ COMMANDS: Final[Mapping[str, Entry]] = {
         },
     ),
     "acl": Group(
-        "Accounts and white lists of brokers with access control.",
+        "Accounts, their usage, and white lists of brokers with access control.",
         {
             "init": Leaf("acl_init:init"),
             "list": Leaf("acl:list_files"),
+            "usage": Leaf("acl_usage:usage"),
             "put": Leaf("acl:put"),
             "delete": Leaf("acl:delete"),
             "whitelist": Leaf("acl:whitelist"),

@@ -49,7 +49,8 @@ _NAMESRV_ACCOUNT = (
     " registrations; reloaded when it changes"
 )
 _ACL_PATH = (
-    "file of access rules; the folder `acl` next to it is read, too. Empty: `plain_acl.yml` in the folder of the `-c`"
+    "file of access rules and [quotas](quotas.md); the folder"
+    " `acl` next to it is read, too. Empty: `plain_acl.yml` in the folder of the `-c`"
     " file, or in the folder `conf` next to the store"
 )
 

@@ -387,7 +387,10 @@ class BrokerServer:
                 self.listings.begin(session, command, result)
             elif type(result) is LinkRequest:
                 self._link(session, command)
-        if monotonic() - began >= flow.blocked_s:
+        took_s = monotonic() - began
+        if session.usage is not None:
+            session.usage.spent(session, took_s)
+        if took_s >= flow.blocked_s:
             flow.note_stall([command.code for command in commands])
 
     def _on_bytes(self, connection: RemotingConnection, data: bytes) -> int:

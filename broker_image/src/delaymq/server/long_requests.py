@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from functools import partial
+from time import monotonic
 from typing import Final
 
 from delaymq.broker.broker import Broker
@@ -53,7 +54,10 @@ class LongRequests:
 
     def _next_step(self, session: ClientSession, command: Command, work: TimeSliced) -> bool:
         """Run a step; return whether the request is done."""
+        began = monotonic()
         result = self._broker.next_step(session, command, work)
+        if session.usage is not None:
+            session.usage.spent(session, monotonic() - began)
         if result is work:
             return False
         # None: the client has disconnected, or expects no response.

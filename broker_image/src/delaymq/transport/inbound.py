@@ -3,6 +3,7 @@
 `states` describes the states of a connection and their relations.
 """
 
+import asyncio
 import logging
 import time
 from collections.abc import Callable, Hashable
@@ -24,6 +25,7 @@ from delaymq.transport.states import (
     LongRequest,
     LongRequestEvent,
     PhaseEvent,
+    Throttle,
     reads,
     wants_turn,
 )
@@ -53,6 +55,8 @@ class HandlingProtocol(SendingProtocol):
         "_on_commands",
         "_requests",
         "_step",
+        "_throttle_timer",
+        "_throttled_until",
         "_waiting_bytes",
         "deferred_since",
         "is_waiting",
@@ -83,6 +87,9 @@ class HandlingProtocol(SendingProtocol):
         """Next step of the long request."""
         self._is_reading = True
         """Whether reading was last enabled on the transport."""
+        self._throttle_timer: asyncio.TimerHandle | None = None
+        """Set only while the connection is THROTTLED."""
+        self._throttled_until = 0.0
 
     # Called by asyncio.
 
@@ -100,6 +107,11 @@ class HandlingProtocol(SendingProtocol):
     def intake(self) -> Intake:
         """State of the intake: whether requests are handled, deferred or dropped."""
         return self._intake
+
+    @property
+    def throttle(self) -> Throttle:
+        """Whether reading is paused for a time, as a state."""
+        return Throttle.FREE if self._throttle_timer is None else Throttle.THROTTLED
 
     @property
     def long_request(self) -> LongRequest:
@@ -122,6 +134,24 @@ class HandlingProtocol(SendingProtocol):
         if self.share != account:
             self.share = account
             self.used_s = 0.0
+
+    def pause_reading_for(self, seconds: float) -> float:
+        """Read nothing for this time; return the seconds by which this prolongs an earlier pause.
+
+        Requests that were read are still handled, in time slices if others wait.
+        """
+        if self.closing:
+            return 0.0
+        now = self._loop.time()
+        until = now + seconds
+        if self._throttle_timer is None:
+            self._throttled_until = until
+            self._throttle_timer = self._loop.call_at(until, self._release)
+            self._settle_reading(self._is_held_back)
+            return seconds
+        added = max(until - self._throttled_until, 0.0)
+        self._throttled_until += added
+        return added
 
     def pass_requests_to(self, on_commands: Callable[[Any, list[Command]], None]) -> None:
         """Pass further requests to another function, for example after a handshake."""
@@ -172,6 +202,9 @@ class HandlingProtocol(SendingProtocol):
         super()._enter(event)
         if self.closing:
             self._stop_intake()
+            if self._throttle_timer is not None:
+                self._throttle_timer.cancel()
+                self._throttle_timer = None
 
     def _stop_intake(self) -> None:
         self._intake = INTAKES.after(self._intake, IntakeEvent.STOP)
@@ -189,18 +222,29 @@ class HandlingProtocol(SendingProtocol):
     def _settle(self) -> None:
         """Enable reading and queue for a time slice if and only if the states require it."""
         held_back = self._is_held_back
+        self._settle_reading(held_back)
+        if wants_turn(self._intake, self._long_request, held_back=held_back):
+            if self._fair_queue is None:
+                self._fair_queue = FairQueue()
+            self._fair_queue.wait(self)
+
+    def _settle_reading(self, held_back: bool) -> None:
         if self._transfers:
-            is_reading = reads(self._intake, held_back=held_back)
+            is_reading = reads(self._intake, held_back=held_back, throttled=self._throttle_timer is not None)
             if is_reading is not self._is_reading:
                 self._is_reading = is_reading
                 if is_reading:
                     self._transport.resume_reading()
                 else:
                     self._transport.pause_reading()
-        if wants_turn(self._intake, self._long_request, held_back=held_back):
-            if self._fair_queue is None:
-                self._fair_queue = FairQueue()
-            self._fair_queue.wait(self)
+
+    def _release(self) -> None:
+        """End the pause, unless it was extended."""
+        if self._throttled_until > self._loop.time():
+            self._throttle_timer = self._loop.call_at(self._throttled_until, self._release)
+        else:
+            self._throttle_timer = None
+            self._settle_reading(self._is_held_back)
 
     # Internals: requests.
 

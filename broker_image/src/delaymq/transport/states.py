@@ -1,6 +1,6 @@
 """States of a connection: theory of operation, and tables of transitions.
 
-A connection is in one state of each of four machines:
+A connection is in one state of each of five machines:
 
 - `Phase`: whether commands are transferred, and whether over plaintext or TLS. While a connection is UPGRADING, the
   handshake owns the socket: nothing is read, and outgoing data waits in `_pieces`. CLOSING starts with `close`
@@ -10,12 +10,14 @@ A connection is in one state of each of four machines:
 - `LongRequest`: whether a request that takes several time slices is running (`finish_in_slices`) or parked until its
   owner has capacity. Once started it runs to its end, even if the connection is lost earlier.
 - `Peer`: whether the peer reads what is sent. BEHIND lasts from asyncio's `pause_writing` to its `resume_writing`.
+- `Throttle`: whether reading is paused for a time, because the peer's account exceeds a quota (`pause_reading_for`).
 
 Each machine is a literal table of state × event. A cell is the next state, or the reason why the event cannot occur in
 this state; for the latter, `Machine.after` raises `InvalidTransitionError`. PHASES, INTAKES and LONG_REQUESTS drive
-the code: it changes these states only by `Machine.after`. PEERS specifies the fourth machine, and only tests use it:
-`SendingProtocol` has no field for this state, but derives it from `_drained`, which is an event exactly while the peer
-is BEHIND. Every event can occur in both states, so `Machine.after` would detect no error.
+the code: it changes these states only by `Machine.after`. PEERS and THROTTLES specify the other two, and only tests use
+them. Fields for these states do not exist: a peer is BEHIND exactly while `_drained` is an event, and a connection is
+THROTTLED exactly while `_throttle_timer` is set. Every event can occur in both states of these machines, so
+`Machine.after` would detect no error.
 
 The tables are independent. Four rules connect the machines:
 
@@ -143,6 +145,20 @@ class PeerEvent(Enum):
     CATCH_UP = "resume_writing, or the connection is lost"
 
 
+class Throttle(Enum):
+    """Whether reading is paused for a time."""
+
+    FREE = "free"
+    THROTTLED = "throttled"
+
+
+class ThrottleEvent(Enum):
+    """Events that change the throttle."""
+
+    PAUSE = "pause_reading_for"
+    RELEASE = "the time has passed, or the connection ends"
+
+
 _ENDED: Final = Impossible("no handshake starts on an ended connection: begin_upgrade raises ConnectionResetError")
 _ABANDONED: Final = Impossible("upgrade() abandons a handshake whose transport is closing")
 _NO_HANDSHAKE: Final = Impossible("no handshake is running")
@@ -236,15 +252,23 @@ PEERS: Final = Machine[Peer, PeerEvent](
     }
 )
 
+THROTTLES: Final = Machine[Throttle, ThrottleEvent](
+    {
+        # A second pause extends the first one if it ends later.
+        Throttle.FREE: {ThrottleEvent.PAUSE: Throttle.THROTTLED, ThrottleEvent.RELEASE: Throttle.FREE},
+        Throttle.THROTTLED: {ThrottleEvent.PAUSE: Throttle.THROTTLED, ThrottleEvent.RELEASE: Throttle.FREE},
+    }
+)
+
 TRANSFERRING: Final = frozenset({Phase.PLAIN, Phase.SECURE})
 """Phases in which commands are transferred."""
 ENDED: Final = frozenset({Phase.CLOSING, Phase.LOST})
 """Phases in which nothing more is sent."""
 
 
-def reads(intake: Intake, *, held_back: bool) -> bool:
+def reads(intake: Intake, *, held_back: bool, throttled: bool = False) -> bool:
     """Return whether a TRANSFERRING connection reads. `held_back`: the peer is BEHIND, and reading waits for it."""
-    return intake is Intake.OPEN and not held_back
+    return intake is Intake.OPEN and not (held_back or throttled)
 
 
 def wants_turn(intake: Intake, long_request: LongRequest, *, held_back: bool) -> bool:

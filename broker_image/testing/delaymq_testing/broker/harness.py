@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from pathlib import Path
 from types import GeneratorType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from delaymq.broker.broker import Broker
 from delaymq.broker.opening import open_broker
@@ -19,6 +19,9 @@ from delaymq.protocol.command import Command, Response, request_command
 
 from delaymq_testing.step_runner import at_once
 from delaymq_testing.store.small_stores import flush
+
+if TYPE_CHECKING:
+    from delaymq.broker.quotas.usage import AccountUsage
 
 START_MS = 1_700_000_000_000
 _ids = itertools.count(1)
@@ -48,12 +51,23 @@ class FakeSession:
         self.is_private = False
         self.account: str | None = None
         """Whose signature was good."""
+        self.usage: AccountUsage | None = None
+        self.paused_s: list[float] = []
+        """Pauses of reading that the broker asked for."""
+        self.ended = False
         self.notified: list[Command] = []
         self.room: int | None = None
         """How many requests more it takes before it is behind; None: any number."""
 
     def signed_by(self, account: str) -> None:
         self.account = account
+
+    def pause(self, seconds: float) -> float:
+        self.paused_s.append(seconds)
+        return seconds
+
+    def end(self) -> None:
+        self.ended = True
 
     def notify(self, command: Command) -> bool:
         if self.room is not None:

@@ -14,6 +14,7 @@ from delaymq.broker.access.forms import FORMS, RULE_CODES, problem
 from delaymq.broker.access.permissions import owned
 from delaymq.broker.access.requirements import ACCOUNT, REQUIREMENTS, Requirement, TopicAt
 from delaymq.broker.access.rules import Rules
+from delaymq.broker.quotas.accounts import AccountUsages
 from delaymq.broker.requests.session import Session
 from delaymq.message import names
 from delaymq.protocol.codes import LINK_CODES, RequestCode, ResponseCode
@@ -54,6 +55,8 @@ class Access:
         self._admin_needs_tls = admin_needs_tls
         self.refused: dict[str, int] = dict.fromkeys(REASONS, 0)
         """Number of rejected requests by reason."""
+        self.usages = AccountUsages(now_ms)
+        """What each account uses."""
         self._topic_at = topic_at
         self._reply_topic = reply_topic
         self._throttled = ThrottledLogger(_logger, now_ms)
@@ -65,7 +68,7 @@ class Access:
     def check(self, session: Session, command: Command) -> None:
         """Raise RequestError (code 1) with RocketMQ's text and a remedy if the request is not allowed.
 
-        Call it once for each request, because it changes counters.
+        Code 2: it exceeds a quota of its account. Call it once for each request, because it changes counters.
         """
         rules = self.rules
         if rules.white_list is not None and rules.white_list.matches(session.remote_host):
@@ -86,6 +89,12 @@ class Access:
             self._check_form(session, command)  # rejects an unwanted large body before it is hashed
             self._check_signature(session, command, account)
             session.signed_by(key)
+        usage = session.usage
+        if usage is None or usage.account != key:
+            usage = self.usages.join(session, account, rules.accounts)
+        elif usage.quotas is not account.quotas:
+            usage.apply(account.quotas)
+        usage.take(session, command.code, len(command.body))
         if command.code == RequestCode.HEART_BEAT:
             self._keys_of[session.id] = key
         if not trusted:
@@ -158,6 +167,7 @@ class Access:
     def session_closed(self, session: Session) -> None:
         """Release the state of a closed connection."""
         self._keys_of.pop(session.id, None)
+        self.usages.closed(session)
         self.channels.closed(session.id)
 
     def _check_signature(self, session: Session, command: Command, account: Account) -> None:

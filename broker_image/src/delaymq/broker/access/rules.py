@@ -66,7 +66,7 @@ class Rules:
                 if key in accounts:
                     notes.append(f"{state.path}: account {shown(key)} is ignored, because another file also defines it")
                 else:
-                    accounts[key] = account
+                    accounts[key] = account.with_defaults(state.file.default_quotas)
         had_administrator = any(account.admin for account in self.accounts.values())
         self.white_list, self.accounts = WhiteList(white) if white else None, accounts
         for state in states.values():

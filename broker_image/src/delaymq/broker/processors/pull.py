@@ -70,7 +70,7 @@ def pull_message(broker: Broker, session: Session, command: Command) -> Response
     is_replica = broker.following is not None
     if not is_replica:
         broker.creations.find_group(session, command, header.consumer_group)
-    result = _pull(broker, header, deadline_ms, session.id, False)
+    result = _pull(broker, header, deadline_ms, session, False)
     # As in RocketMQ, a replica keeps no offsets: consumers commit them with the master, too.
     if header.sys_flag & COMMIT_OFFSET and header.commit_offset >= 0 and not is_replica:
         broker.committing.commit(header.topic, header.consumer_group, header.queue_id, header.commit_offset)
@@ -78,17 +78,17 @@ def pull_message(broker: Broker, session: Session, command: Command) -> Response
 
 
 def _pull(
-    broker: Broker, header: PullMessageRequestHeader, deadline_ms: int, asker: int, final: bool
+    broker: Broker, header: PullMessageRequestHeader, deadline_ms: int, session: Session, final: bool
 ) -> Response | Held:
     """Read the queue once. The pull may be held if `deadline_ms` is not 0 and `final` is False."""
     is_replica = broker.following is not None
     if is_replica and not _is_readable(broker, header):
-        return _to_master(broker, header, deadline_ms, asker, final)
+        return _to_master(broker, header, deadline_ms, session, final)
     _check_place(broker, header)
     try:
-        wanted = filter_of_pull(broker, header, asker)
+        wanted = filter_of_pull(broker, header, session.id)
     except NotNowError:
-        return _later(broker, header, deadline_ms, asker, final)
+        return _later(broker, header, deadline_ms, session, final)
     offset = header.queue_offset
     began = perf_counter()
     pulled = read_queue(broker, header.topic, header.queue_id, offset, header.max_msg_nums, wanted)
@@ -98,7 +98,7 @@ def _pull(
     if broker.config.disable_consume_if_consumer_read_slowly and not is_replica:
         _stop_if_slow(broker, header, pulled.behind_bytes)
     if is_replica and pulled.status is FOUND_NULL:
-        return _to_master(broker, header, deadline_ms, asker, final)
+        return _to_master(broker, header, deadline_ms, session, final)
     code = _CODES[pulled.status]
     if pulled.status is NO_MESSAGE_IN_QUEUE and offset == 0:
         code = ResponseCode.PULL_NOT_FOUND
@@ -107,10 +107,12 @@ def _pull(
         broker.stats.found(
             header.topic, header.consumer_group, header.queue_id, pulled.messages, len(pulled.records), took_s
         )
+        if session.usage is not None:
+            session.usage.pulled(session, len(pulled.records))
     else:
         broker.stats.get_miss += 1
         if code == ResponseCode.PULL_NOT_FOUND and deadline_ms and not final and pulled.next_offset == offset:
-            resume = partial(_resume, broker, header, deadline_ms, asker)
+            resume = partial(_resume, broker, header, deadline_ms, session)
             tags = wanted.tags or matches_all
             return Held(
                 header.topic, header.queue_id, offset, deadline_ms, tags, resume, wanted.properties, wanted.cost
@@ -145,7 +147,7 @@ def _is_readable(broker: Broker, header: PullMessageRequestHeader) -> bool:
 
 
 def _to_master(
-    broker: Broker, header: PullMessageRequestHeader, deadline_ms: int, asker: int, final: bool
+    broker: Broker, header: PullMessageRequestHeader, deadline_ms: int, session: Session, final: bool
 ) -> Response | Held:
     """Return the response of RocketMQ's slave that lets a consumer repeat its pull with the master.
 
@@ -153,7 +155,7 @@ def _to_master(
     """
     offset = header.queue_offset
     if deadline_ms and not final:
-        resume = partial(_resume, broker, header, deadline_ms, asker)
+        resume = partial(_resume, broker, header, deadline_ms, session)
         return Held(header.topic, header.queue_id, offset, broker.now_ms(), matches_nothing, resume)
     fields = {"suggestWhichBrokerId": "0", "nextBeginOffset": str(offset), "minOffset": "0", "maxOffset": str(offset)}
     remark = "this broker is a replica, which cannot respond to this pull now: repeat it with the group's master"
@@ -161,12 +163,12 @@ def _to_master(
 
 
 def _later(
-    broker: Broker, header: PullMessageRequestHeader, deadline_ms: int, asker: int, final: bool
+    broker: Broker, header: PullMessageRequestHeader, deadline_ms: int, session: Session, final: bool
 ) -> Response | Held:
     """Return the result of a pull whose filter cannot be compiled now: hold it briefly, or let the client repeat it."""
     offset = header.queue_offset
     if deadline_ms and not final:
-        resume = partial(_resume, broker, header, deadline_ms, asker)
+        resume = partial(_resume, broker, header, deadline_ms, session)
         return Held(header.topic, header.queue_id, offset, broker.now_ms(), matches_nothing, resume)
     low, high = broker.store.queue_bounds(header.topic, header.queue_id)
     fields = {"suggestWhichBrokerId": "0", "nextBeginOffset": str(offset), "minOffset": str(max(low, 0))}
@@ -195,9 +197,9 @@ def _stop_if_slow(broker: Broker, header: PullMessageRequestHeader, behind_bytes
 
 
 def _resume(
-    broker: Broker, header: PullMessageRequestHeader, deadline_ms: int, asker: int, final: bool
+    broker: Broker, header: PullMessageRequestHeader, deadline_ms: int, session: Session, final: bool
 ) -> Response | Held:
-    return broker.guarded(RequestCode.PULL_MESSAGE, partial(_pull, broker, header, deadline_ms, asker, final))
+    return broker.guarded(RequestCode.PULL_MESSAGE, partial(_pull, broker, header, deadline_ms, session, final))
 
 
 def _check_place(broker: Broker, header: PullMessageRequestHeader) -> None:

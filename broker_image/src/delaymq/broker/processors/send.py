@@ -28,6 +28,7 @@ from delaymq.broker.sending.admission import (
     check_limits,
     requested_change,
 )
+from delaymq.broker.sending.auto_creation import CREATED_TOPICS
 from delaymq.broker.statistics.put_times import SLOW_S
 from delaymq.broker.topics import WRITE
 from delaymq.message import names
@@ -173,11 +174,11 @@ def place(
     if topic in _closed_topics:
         raise no_permission(f"Sending message to topic[{topic}] is forbidden.")
     if config is None:
-        broker.creations.check(session, command)
+        broker.creations.check(session, command, CREATED_TOPICS)
         config = broker.topics.create_for_send(
             topic, header.default_topic, header.default_topic_queue_nums, unit_mode=bool(header.unit_mode)
         )
-        broker.creations.made(session, command)
+        broker.creations.made(session, command, CREATED_TOPICS)
     queue_id = header.queue_id
     if queue_id < 0:
         queue_id = randrange(max(config.write_queue_nums, 1))

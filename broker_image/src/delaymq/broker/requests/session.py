@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from delaymq.protocol.command import Command
+
+if TYPE_CHECKING:
+    from delaymq.broker.quotas.usage import AccountUsage
 
 
 class Session(Protocol):
@@ -18,6 +21,8 @@ class Session(Protocol):
     """The same as `ip:port`."""
     client_id: str | None
     """Set by the first heartbeat."""
+    usage: AccountUsage | None
+    """Usage of the account of the last request; None before the first one, and without access control."""
 
     @property
     def is_private(self) -> bool:
@@ -25,6 +30,12 @@ class Session(Protocol):
 
     def signed_by(self, account: str) -> None:
         """Record that an account signed a request. The connection's costs are attributed to it from now on."""
+
+    def pause(self, seconds: float) -> float:
+        """Read no requests of the client for this time. Returns the seconds by which this prolongs an earlier pause."""
+
+    def end(self) -> None:
+        """Close the connection after the response to the current request."""
 
     def notify(self, command: Command) -> bool:
         """Send a one-way request to the client. Never raises.

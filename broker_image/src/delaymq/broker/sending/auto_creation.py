@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from delaymq.protocol.bodies import SubscriptionGroupConfig
     from delaymq.protocol.command import Command
 
+CREATED_TOPICS: Final = "createdTopics"
+"""Quota of topics that an account creates by sending to them."""
+CREATED_GROUPS: Final = "createdGroups"
+"""Quota of groups that an account creates by consuming with them; their retry topics do not count."""
 _MAX_MAKERS: Final = 20_000
 """Number of accounts whose creations are counted. Beyond it, those with the fewest creations are dropped."""
 
@@ -42,8 +46,12 @@ class AutoCreation:
         self._of_session: dict[int, int] = {}
         self._of_account: dict[str, int] = {}
 
-    def check(self, session: Session, command: Command) -> None:
-        """Raise RequestError 1 if this peer has reached a limit."""
+    def check(self, session: Session, command: Command, quota: str = "") -> None:
+        """Raise RequestError 1 if this peer has reached a limit, and 2 if it has reached this quota of its account."""
+        if quota and session.usage is not None:
+            refusal = session.usage.excess(quota)
+            if refusal is not None:
+                raise refusal
         limits = self.limits
         if self._of_session.get(session.id, 0) >= limits.auto_create_max_per_connection:
             raise system_error(
@@ -57,8 +65,10 @@ class AutoCreation:
                 " them (autoCreateMaxPerAccount): create them with mqadmin updateTopic or updateSubGroup"
             )
 
-    def made(self, session: Session, command: Command) -> None:
-        """Count one creation by this peer."""
+    def made(self, session: Session, command: Command, quota: str = "") -> None:
+        """Count one creation by this peer, and by its account for this quota."""
+        if quota and session.usage is not None:
+            session.usage.counts[quota] += 1
         self._of_session[session.id] = self._of_session.get(session.id, 0) + 1
         account = self._account(session, command)
         if account not in self._of_account and len(self._of_account) >= _MAX_MAKERS:
@@ -66,14 +76,14 @@ class AutoCreation:
         self._of_account[account] = self._of_account.get(account, 0) + 1
 
     def find_group(self, session: Session, command: Command, name: str) -> SubscriptionGroupConfig | None:
-        """Return the group, created if permitted, or None. Raises RequestError 1 if this peer has reached a limit."""
+        """Return the group, created if permitted, or None. Raises RequestError as `check` does."""
         groups = self._groups
         if name in groups.table:
             return groups.table[name]
-        self.check(session, command)
+        self.check(session, command, CREATED_GROUPS)
         group = groups.find(name)
         if group is not None:
-            self.made(session, command)
+            self.made(session, command, CREATED_GROUPS)
         return group
 
     def session_closed(self, session: Session) -> None:

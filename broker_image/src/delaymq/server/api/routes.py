@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from delaymq.api_types.accounts import Accounts
 from delaymq.api_types.broker import (
     About,
     Alive,
@@ -35,6 +36,7 @@ from delaymq.api_types.store import Files, PinBody, PinHeld, PinReleased, Positi
 from delaymq.api_types.topics import TopicDetails, Topics
 from delaymq.api_types.totals import Totals
 from delaymq.server.api import (
+    accounts,
     cluster,
     config,
     delay_settings,
@@ -73,6 +75,11 @@ ROUTES: Final[tuple[Route, ...]] = (
         *(log_level.set_log_level, LogLevel),
         body=log_level.LogLevelChange,
         described=LogLevelBody,
+    ),
+    get(
+        *("/api/v1/accounts", "List accounts with their usage and quotas, sorted by name"),
+        *(accounts.accounts, Accounts),
+        query=accounts.AccountsQuery,
     ),
     get(
         *("/api/v1/plain-slaves", "Replication to and from RocketMQ's brokers"),

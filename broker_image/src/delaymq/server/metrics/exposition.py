@@ -12,7 +12,7 @@ from prometheus_client.core import Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
-from delaymq.server.metrics import access, broker, delays, names, replication, transactions
+from delaymq.server.metrics import access, accounts, broker, delays, names, replication, transactions
 from delaymq.server.metrics.gather import Gathered
 
 CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
@@ -34,6 +34,7 @@ class Snapshot(Collector):
         yield from delays.families(self._gathered)
         yield from names.families(self._gathered)
         yield from access.families(self._gathered)
+        yield from accounts.families(self._gathered.accounts)
         yield from transactions.families(self._gathered)
         yield from replication.families(self._gathered.replication)
 

@@ -16,6 +16,7 @@ from delaymq.schedule.timeline.partitions import Totals
 from delaymq.server.group_lag import lag_of
 from delaymq.server.log_reader import clean_text
 from delaymq.server.metrics import process_facts
+from delaymq.server.metrics.account_counts import AccountCounts
 from delaymq.server.metrics.due_counts import DueCountsByTopic
 from delaymq.server.metrics.replication_facts import ReplicationFacts, facts
 from delaymq.server.time_slices import TimeSlices
@@ -47,6 +48,8 @@ class Gathered:
     """Used share of each limit, by topic with a series of its own and by name of the limit."""
     account_limits: dict[tuple[str, str], float] = field(default_factory=dict)
     """The same by account."""
+    accounts: AccountCounts = field(default_factory=AccountCounts)
+    """Usage of accounts; empty without access control."""
     timed_pending: int = 0
     """Number of pending timed messages."""
     pauses: dict[str, float] = field(default_factory=dict)
@@ -102,6 +105,7 @@ async def gather(server: "BrokerServer", due_counts: DueCountsByTopic | None = N
     await slices.yield_if_due()
     await _end_series(gathered, broker, slices)
     await _gather_groups(gathered, broker, slices)
+    await _gather_accounts(gathered, broker, slices)
     for pin in broker.store.pins.report():
         gathered.pins[pin.holder] = pin.pinned_bytes
     if server.replica is not None:
@@ -182,6 +186,15 @@ async def _gather_groups(gathered: Gathered, broker: "Broker", slices: TimeSlice
         gathered.members[label] = gathered.members.get(label, 0) + (len(members.members) if members else 0)
         if label != OTHER:
             gathered.lag[label] = await lag_of(broker, name, offset_topics, slices)
+
+
+async def _gather_accounts(gathered: Gathered, broker: "Broker", slices: TimeSlices) -> None:
+    access = broker.access
+    if access is None:
+        return
+    for key, usage in list(access.usages.by_account.items())[: broker.config.metrics_max_topics]:
+        await slices.yield_if_due()
+        gathered.accounts.add(usage, access.rules.accounts.get(key))
 
 
 def _pauses(pauses: "Pauses") -> dict[str, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Final
 
 from delaymq.message.ids import is_loopback
@@ -10,6 +11,7 @@ from delaymq.transport import RemotingConnection, TransportError
 
 if TYPE_CHECKING:
     from delaymq.access.accounts import Account
+    from delaymq.broker.quotas.usage import AccountUsage
     from delaymq.broker.requests.results import Held
 
 BUCKET_MS: Final = 500
@@ -29,6 +31,7 @@ class ClientSession:
         "is_link",
         "remote_address",
         "remote_host",
+        "usage",
     )
 
     def __init__(self, connection: RemotingConnection) -> None:
@@ -44,6 +47,7 @@ class ClientSession:
         self.idle_sweeps = 0
         self.is_link = False
         """Whether it is a link of another member of the group, which may be idle."""
+        self.usage: AccountUsage | None = None
 
     @property
     def is_private(self) -> bool:
@@ -53,6 +57,14 @@ class ClientSession:
     def signed_by(self, account: str) -> None:
         """Assign the connection to the account's share of the server's time."""
         self.connection.charge_to(account)
+
+    def pause(self, seconds: float) -> float:
+        """Read no requests for this time; return the seconds by which this prolongs an earlier pause."""
+        return self.connection.pause_reading_for(seconds)
+
+    def end(self) -> None:
+        """Close the connection after the response to the current request."""
+        asyncio.get_running_loop().call_soon(self.connection.close)
 
     def notify(self, command: Command) -> bool:
         """Send a one-way request; return False if the peer is disconnected or slow, or the request is too large."""
@@ -66,7 +78,7 @@ class ClientSession:
 class HeldPull:
     """One held pull; compared by identity."""
 
-    __slots__ = ("account", "bucket", "bytes", "held", "request", "session", "units")
+    __slots__ = ("account", "bucket", "bytes", "held", "request", "session", "units", "usage")
 
     def __init__(self, session: ClientSession, request: Command, held: Held, taken: int) -> None:
         self.session = session
@@ -78,6 +90,8 @@ class HeldPull:
         """Cost of testing a message."""
         self.account: Account | None = None
         """Account that signed the pull."""
+        self.usage = session.usage
+        """Usage to which the pull counts."""
 
     @property
     def is_waiting(self) -> bool:

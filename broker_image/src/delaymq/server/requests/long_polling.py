@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Collection, Container, Iterable, Iterator
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from delaymq.broker.requests.results import Held
+from delaymq.broker.requests.results import HELD_PULLS, Held
 from delaymq.clock import now_ms
 from delaymq.protocol.command import Command, Response
 from delaymq.server.requests.client_session import BUCKET_MS, ClientSession, HeldPull
@@ -126,6 +126,10 @@ class HeldPulls:
             peer = session.remote_address
             _throttled.warning(text, peer, len(session.held), self._bytes, peer=peer)
             self._finish(session, request, held)
+            return
+        if session.usage is not None and (refusal := session.usage.excess(HELD_PULLS)) is not None:
+            # PULL_NOT_FOUND would make a client pull again immediately; after code 2, RocketMQ's wait for 3 s.
+            self._reply(session, request, Response(refusal.code, refusal.remark))
             return
         pull = HeldPull(session, request, held, taken)
         access = self._access
@@ -301,6 +305,8 @@ class HeldPulls:
         session.held_bytes += pull.bytes
         self._bytes += pull.bytes
         self._count += 1
+        if pull.usage is not None:
+            pull.usage.counts[HELD_PULLS] += 1
 
     def _remove(self, pull: HeldPull) -> None:
         held = pull.session.held
@@ -325,6 +331,8 @@ class HeldPulls:
         _discard(self._by_deadline, pull.bucket, pull)
         self._bytes -= pull.bytes
         self._count -= 1
+        if pull.usage is not None:
+            pull.usage.counts[HELD_PULLS] -= 1
 
 
 def _is_wanted(held: Held, queue_offset: int, tags_code: int, properties: bytes | None) -> bool:

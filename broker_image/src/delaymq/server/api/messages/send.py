@@ -29,6 +29,7 @@ from delaymq.store.errors import RecordTooLargeError, StoreError
 from delaymq.transport.addresses import end_of, host_and_port
 
 if TYPE_CHECKING:
+    from delaymq.broker.quotas.usage import AccountUsage
     from delaymq.server.broker_server import BrokerServer
 
 _PRODUCER_GROUP: Final = "HTTP"
@@ -67,7 +68,7 @@ class _Peer:
     All HTTP clients have the same id. Together, they may create as many topics as one connection.
     """
 
-    __slots__ = ("client_id", "id", "remote_address", "remote_host")
+    __slots__ = ("client_id", "id", "remote_address", "remote_host", "usage")
 
     def __init__(self, transport: asyncio.BaseTransport) -> None:
         host, port = end_of(transport, "peername")
@@ -75,6 +76,7 @@ class _Peer:
         self.remote_host = pack_host(host, port)
         self.remote_address = host_and_port(host, port)
         self.client_id: str | None = None
+        self.usage: AccountUsage | None = None
 
     @property
     def is_private(self) -> bool:
@@ -83,6 +85,13 @@ class _Peer:
 
     def signed_by(self, account: str) -> None:
         """Do nothing: HTTP requests are not signed."""
+
+    def pause(self, seconds: float) -> float:
+        """Return 0: HTTP requests belong to no account, and have no quotas."""
+        return 0.0
+
+    def end(self) -> None:
+        """Do nothing, as for a pause."""
 
     def notify(self, command: Command) -> bool:
         """Return False: HTTP clients receive no requests."""

@@ -4,6 +4,7 @@ import { brokerNow, connection, get, hasToken, setToken } from "./api.js";
 import { h, morph } from "./dom.js";
 import { time } from "./format.js";
 import { badge } from "./parts.js";
+import { accountsScreen } from "./screen-accounts.js";
 import { deadLetterGroupScreen, deadLettersScreen } from "./screen-deadletters.js";
 import { delaysScreen } from "./screen-delays.js";
 import { forecastScreen } from "./screen-forecast.js";
@@ -23,6 +24,7 @@ const SCREENS = {
   delays: [delaysScreen, (view, route) => (route.name === "forecast" ? forecastScreen : pendingScreen)(view, route)],
   messages: [messagesScreen, messageScreen],
   deadletters: [deadLettersScreen, deadLetterGroupScreen],
+  accounts: [accountsScreen, accountsScreen],
 };
 const IDENTITY_MS = 5_000;
 

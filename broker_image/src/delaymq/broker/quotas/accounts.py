@@ -1,0 +1,62 @@
+"""Usage of all accounts of a broker."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Container
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from delaymq.broker.quotas.usage import CONNECTIONS, AccountUsage
+from delaymq.throttled_log import ThrottledLogger
+
+if TYPE_CHECKING:
+    from delaymq.access.accounts import Account
+    from delaymq.broker.requests.session import Session
+
+_logger = logging.getLogger(__name__)
+
+
+class AccountUsages:
+    """Usage by account, of those that have sent a request since the start."""
+
+    def __init__(self, now_ms: Callable[[], int], clock: Callable[[], float] = monotonic) -> None:
+        self.clock = clock
+        self.by_account: dict[str, AccountUsage] = {}
+        self._throttled = ThrottledLogger(_logger, now_ms)
+
+    def of(self, account: str) -> AccountUsage:
+        """Return the usage of an account, which is zero if it has sent nothing yet."""
+        return self.by_account.get(account) or AccountUsage(account, self._throttled, self.clock)
+
+    def join(self, session: Session, account: Account, known: Container[str]) -> AccountUsage:
+        """Assign a connection to an account that signed a request. `known` are the keys of all accounts.
+
+        Raises RequestError 2, and closes the connection after the response, if the account has too many.
+        """
+        key = account.entry.access_key
+        usage = self.by_account.get(key)
+        if usage is None:
+            self._release_deleted(known)
+            usage = self.by_account[key] = self.of(key)
+        if usage.quotas is not account.quotas:
+            usage.apply(account.quotas)
+        refusal = usage.excess(CONNECTIONS)
+        if refusal is not None:
+            session.end()
+            raise refusal
+        self.closed(session)
+        usage.counts[CONNECTIONS] += 1
+        session.usage = usage
+        return usage
+
+    def _release_deleted(self, known: Container[str]) -> None:
+        for key, usage in list(self.by_account.items()):
+            if key not in known and not usage.counts[CONNECTIONS]:
+                del self.by_account[key]
+
+    def closed(self, session: Session) -> None:
+        """Release the connection from its account."""
+        if session.usage is not None:
+            session.usage.counts[CONNECTIONS] -= 1
+            session.usage = None
