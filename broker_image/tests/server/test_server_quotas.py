@@ -80,12 +80,16 @@ def signed(command: Command, key: str = "tenant-a") -> Command:
     return command
 
 
+def sign(command: Command) -> None:
+    signed(command)
+
+
 async def send(peer: BrokerPeer, body: bytes = b"x", key: str = "tenant-a") -> Command:
     return await peer.connection.request(signed(send_command("Orders", body), key), 30_000)
 
 
 def pull(peer: BrokerPeer, offset: int, *, wait_ms: int = 20_000) -> asyncio.Future[Command]:
-    peer.connection.sign = signed
+    peer.connection.sign = sign
     return peer.pull("Orders", offset, wait_ms=wait_ms)
 
 
@@ -229,7 +233,7 @@ def test_connection_that_ends_during_a_pause_is_released(tmp_path: Path) -> None
             peer = await BrokerPeer.connect(one.port)
             assert (await send(peer, bytes(1_000))).code == 0
             (paused,) = [each for each in one.connections() if each.throttle is Throttle.THROTTLED]
-            # A client that goes is noticed when the pause ends; one that the broker closes at once.
+            # The end of a client is noticed when the pause ends, a close by the broker immediately.
             paused.close()
             await until(lambda: one.usage.counts["connections"] == 0)
             assert paused.throttle is Throttle.FREE
@@ -317,14 +321,14 @@ def test_time_of_the_event_loop_is_charged_also_for_long_requests(tmp_path: Path
             assert (await send(peer)).code == 0
             before = one.usage.loop_s
             assert before > 0
-            peer.connection.sign = signed
+            peer.connection.sign = sign
             batch = send_command("Orders", encode_batch([(0, b"x", b"")] * 20_000))
             batch.code = 320
             batch.fields["m"] = "true"
             assert (await peer.connection.request(batch, 30_000)).code == 0
             assert one.usage.loop_s - before > 0.005
             one.reload(rules("eventLoopPercent: 1, maxDelayMs: 100"))
-            codes = set()
+            codes: set[int] = set()
             while codes != {0, 2}:
                 codes.add((await send(peer)).code)
 

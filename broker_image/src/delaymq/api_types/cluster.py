@@ -1,4 +1,4 @@
-"""Types of /api/v1/cluster."""
+"""Types of /api/v1/cluster, and of /api/v1/brokers, which the supervisor of several broker groups serves."""
 
 from delaymq.api_types.base import Answer
 
@@ -28,3 +28,22 @@ class Cluster(Answer):
     cluster_name: str
     brokers: list[BrokerRow]
     name_servers: list[NameServerRow]
+
+
+class BrokerProcess(Answer):
+    """One broker group of this machine."""
+
+    broker_name: str
+    address: str | None
+    """Address that the broker advertises; None while it does not run."""
+    path: str
+    """Prefix of the paths of the broker's own HTTP interface, such as /brokers/broker-a."""
+    state: str
+    restarts: int
+    """Number of times that its process was started again."""
+
+
+class Brokers(Answer):
+    """All broker groups of this process."""
+
+    brokers: list[BrokerProcess]

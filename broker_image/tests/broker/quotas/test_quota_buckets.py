@@ -13,7 +13,7 @@ from delaymq.throttled_log import ThrottledLogger
 from delaymq_testing.broker.harness import FakeSession
 from delaymq_testing.repetitions import SEED
 
-THROTTLED = ThrottledLogger(logging.getLogger(__name__), lambda: 0)
+_throttled = ThrottledLogger(logging.getLogger(__name__), lambda: 0)
 TICKS = 1024
 """Times are multiples of 1/1024 s, which floats represent exactly."""
 
@@ -62,7 +62,7 @@ def test_account_gets_its_rate_whatever_its_clients_do(number: int) -> None:
     random = Random(f"{SEED}/{number}")
     rate, most_delay_s = random.choice([2_000, 100_000]), random.choice([0.1, 1.0, 3.0])
     time = [0.0]
-    usage = AccountUsage("a", THROTTLED, lambda: time[0])
+    usage = AccountUsage("a", _throttled, lambda: time[0])
     usage.apply(Quotas(send_bytes_per_second=rate, max_delay_ms=int(most_delay_s * 1000)))
     clients = [Client(usage) for _ in range(random.choice([1, 3, 20]))]
     sizes = random.choice([[100], [100, 1_000], [10, rate // 2], [3 * rate]])
@@ -82,7 +82,7 @@ def test_account_gets_its_rate_whatever_its_clients_do(number: int) -> None:
 
 def test_single_synchronous_client_is_delayed_and_never_refused() -> None:
     time = [0.0]
-    usage = AccountUsage("a", THROTTLED, lambda: time[0])
+    usage = AccountUsage("a", _throttled, lambda: time[0])
     usage.apply(Quotas(send_requests_per_second=100))
     client = Client(usage)
     for _ in range(1_100):

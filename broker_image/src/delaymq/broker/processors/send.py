@@ -13,6 +13,7 @@ from delaymq.broker.processors.accounts import account_of
 from delaymq.broker.processors.batched import BATCHED_AT_ONCE, Batch
 from delaymq.broker.processors.delay_changes import change_by_message, change_in_unknown_topic
 from delaymq.broker.processors.retries import own_retry, without_transaction
+from delaymq.broker.quotas.names import CREATED_TOPICS
 from delaymq.broker.requests.errors import (
     message_illegal,
     no_permission,
@@ -28,7 +29,6 @@ from delaymq.broker.sending.admission import (
     check_limits,
     requested_change,
 )
-from delaymq.broker.sending.auto_creation import CREATED_TOPICS
 from delaymq.broker.statistics.put_times import SLOW_S
 from delaymq.broker.topics import WRITE
 from delaymq.message import names

@@ -5,16 +5,25 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Container
 from time import monotonic
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-from delaymq.broker.quotas.usage import CONNECTIONS, AccountUsage
+from delaymq.broker.quotas.names import CONNECTIONS
+from delaymq.broker.quotas.usage import AccountUsage, Pausable
 from delaymq.throttled_log import ThrottledLogger
 
 if TYPE_CHECKING:
     from delaymq.access.accounts import Account
-    from delaymq.broker.requests.session import Session
 
 _logger = logging.getLogger(__name__)
+
+
+class Metered(Pausable, Protocol):
+    """A client's connection, with the usage of its account."""
+
+    usage: AccountUsage | None
+
+    def end(self) -> None:
+        """Close the connection after the response to the current request."""
 
 
 class AccountUsages:
@@ -29,7 +38,7 @@ class AccountUsages:
         """Return the usage of an account, which is zero if it has sent nothing yet."""
         return self.by_account.get(account) or AccountUsage(account, self._throttled, self.clock)
 
-    def join(self, session: Session, account: Account, known: Container[str]) -> AccountUsage:
+    def join(self, session: Metered, account: Account, known: Container[str]) -> AccountUsage:
         """Assign a connection to an account that signed a request. `known` are the keys of all accounts.
 
         Raises RequestError 2, and closes the connection after the response, if the account has too many.
@@ -55,7 +64,7 @@ class AccountUsages:
             if key not in known and not usage.counts[CONNECTIONS]:
                 del self.by_account[key]
 
-    def closed(self, session: Session) -> None:
+    def closed(self, session: Metered) -> None:
         """Release the connection from its account."""
         if session.usage is not None:
             session.usage.counts[CONNECTIONS] -= 1

@@ -40,6 +40,6 @@ class Bucket:
         return -balance / rate if balance < 0.0 else 0.0
 
     def charge(self, amount: float) -> float:
-        """Take an amount, also one that is not there; return the debt in seconds as of the last `debt_s`."""
+        """Take an amount, even if it is more than the balance; return the debt in seconds as of the last `debt_s`."""
         self._balance = balance = self._balance - amount
         return -balance / self.rate if balance < 0.0 else 0.0

@@ -9,19 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from time import monotonic
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 from delaymq.access.accounts import shown
 from delaymq.access.quotas import DEFAULT_MAX_DELAY_MS, RATES, Quotas
 from delaymq.broker.quotas.buckets import Bucket
-from delaymq.broker.requests.results import HELD_PULLS
-from delaymq.broker.sending.auto_creation import CREATED_GROUPS, CREATED_TOPICS
+from delaymq.broker.quotas.names import COUNTS, LOOP, PULL_BYTES, PULLS, REQUESTS, SEND_BYTES, SENDS
 from delaymq.protocol.codes import PULL_CODES, SEND_CODES, RequestCode, ResponseCode
 from delaymq.protocol.errors import RequestError
 from delaymq.throttled_log import ThrottledLogger
-
-if TYPE_CHECKING:
-    from delaymq.broker.requests.session import Session
 
 PATIENT: Final = frozenset(
     {
@@ -39,14 +35,6 @@ PATIENCE: Final = 10
 """Their multiple of the maximum delay."""
 MIN_PAUSE_S: Final = 0.002
 """A shorter debt does not delay: it is paid with later ones. Timers are not more precise."""
-SEND_BYTES: Final = "sendBytesPerSecond"
-SENDS: Final = "sendRequestsPerSecond"
-PULL_BYTES: Final = "pullBytesPerSecond"
-PULLS: Final = "pullRequestsPerSecond"
-REQUESTS: Final = "requestsPerSecond"
-LOOP: Final = "eventLoopPercent"
-CONNECTIONS: Final = "connections"
-COUNTS: Final = (CONNECTIONS, HELD_PULLS, CREATED_TOPICS, CREATED_GROUPS)
 BUSY: Final = "[QUOTA]system busy, start flow control for a while: "
 """Beginning of remarks, with the words of RocketMQ's flow control."""
 _LATER, _EACH, _SIZE = 0, 1, 2
@@ -58,6 +46,13 @@ _CHARGED: Final = {
 }
 
 Charges = tuple[tuple[str, Bucket, int], ...]
+
+
+class Pausable(Protocol):
+    """A client's connection."""
+
+    def pause(self, seconds: float) -> float:
+        """Read no requests for this time. Returns the seconds by which this prolongs an earlier pause."""
 
 
 class AccountUsage:
@@ -139,7 +134,7 @@ class AccountUsage:
             for each in _CHARGED.values()
         )
 
-    def take(self, session: Session, code: int, size: int) -> None:
+    def take(self, session: Pausable, code: int, size: int) -> None:
         """Count a request with a body of `size` bytes, and delay its connection if a rate is exceeded.
 
         Raises RequestError 2 if a debt exceeds the maximum delay; the request is not charged then.
@@ -157,13 +152,13 @@ class AccountUsage:
             self._charge(session, code, size, self._for_others)
         self.requests += 1
 
-    def pulled(self, session: Session, size: int) -> None:
+    def pulled(self, session: Pausable, size: int) -> None:
         """Charge the bytes of the messages in a response to a pull."""
         self.pull_bytes += size
         if PULL_BYTES in self._buckets:
             self._charge_later(session, PULL_BYTES, size)
 
-    def spent(self, session: Session, seconds: float) -> None:
+    def spent(self, session: Pausable, seconds: float) -> None:
         """Charge time of the event loop."""
         self.loop_s += seconds
         if LOOP in self._buckets:
@@ -176,13 +171,13 @@ class AccountUsage:
             return None
         return self._refusal(quota, f"has {used} of at most {most} ({quota}): use fewer, or raise the quota")
 
-    def _charge(self, session: Session, code: int, size: int, charges: Charges) -> None:
+    def _charge(self, session: Pausable, code: int, size: int, charges: Charges) -> None:
         now = self._clock()
         longest_s = self._max_delay_s * PATIENCE if code in PATIENT else self._max_delay_s
         for quota, bucket, _ in charges:
             debt_s = bucket.debt_s(now)
             if debt_s > longest_s:
-                # Whoever repeats a rejected request at once must not take time from others.
+                # Repeating a rejected request immediately must not take time from others.
                 self._pause(session, quota, self._max_delay_s)
                 raise self._refusal(
                     quota,
@@ -197,18 +192,18 @@ class AccountUsage:
         if longest >= MIN_PAUSE_S:
             self._delay(session, reason, longest)
 
-    def _charge_later(self, session: Session, quota: str, amount: float) -> None:
+    def _charge_later(self, session: Pausable, quota: str, amount: float) -> None:
         bucket = self._buckets[quota]
         bucket.debt_s(self._clock())
         debt_s = bucket.charge(amount)
         if debt_s >= MIN_PAUSE_S:
             self._delay(session, quota, debt_s)
 
-    def _delay(self, session: Session, quota: str, debt_s: float) -> None:
+    def _delay(self, session: Pausable, quota: str, debt_s: float) -> None:
         self.delays[quota] = self.delays.get(quota, 0) + 1
         self._pause(session, quota, min(debt_s, self._max_delay_s))
 
-    def _pause(self, session: Session, quota: str, seconds: float) -> None:
+    def _pause(self, session: Pausable, quota: str, seconds: float) -> None:
         self.delayed_s[quota] = self.delayed_s.get(quota, 0.0) + session.pause(seconds)
 
     def _refusal(self, quota: str, text: str) -> RequestError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from delaymq.blocking_steps import BlockingSteps
 from delaymq.protocol.command import Command, Response
@@ -12,8 +12,6 @@ from delaymq.protocol.command import Command, Response
 if TYPE_CHECKING:
     from delaymq.broker.requests.session import Session
 
-HELD_PULLS: Final = "heldPulls"
-"""Quota of pulls of an account that are held at the same time."""
 R = TypeVar("R", bound="Response | Deferred")
 
 

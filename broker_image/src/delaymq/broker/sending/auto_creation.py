@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Protocol
 
+from delaymq.broker.quotas.names import CREATED_GROUPS
 from delaymq.broker.requests.errors import system_error
 from delaymq.protocol.credential_fields import ACCESS_KEY
 
@@ -16,10 +17,6 @@ if TYPE_CHECKING:
     from delaymq.protocol.bodies import SubscriptionGroupConfig
     from delaymq.protocol.command import Command
 
-CREATED_TOPICS: Final = "createdTopics"
-"""Quota of topics that an account creates by sending to them."""
-CREATED_GROUPS: Final = "createdGroups"
-"""Quota of groups that an account creates by consuming with them; their retry topics do not count."""
 _MAX_MAKERS: Final = 20_000
 """Number of accounts whose creations are counted. Beyond it, those with the fewest creations are dropped."""
 

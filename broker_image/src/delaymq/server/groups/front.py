@@ -21,7 +21,7 @@ from yarl import URL
 
 from delaymq.api_types.base import Problem
 from delaymq.api_types.broker import Alive, NotAlive, Ready
-from delaymq.api_types.brokers import BrokerProcess, Brokers
+from delaymq.api_types.cluster import BrokerProcess, Brokers
 from delaymq.api_types.totals import Totals
 from delaymq.server.groups.merging import merged_metrics, merged_totals
 from delaymq.server.http.guard import GROUP_PREFIX, is_open_path

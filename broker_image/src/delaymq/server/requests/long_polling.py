@@ -10,7 +10,8 @@ import logging
 from collections.abc import Callable, Collection, Container, Iterable, Iterator
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from delaymq.broker.requests.results import HELD_PULLS, Held
+from delaymq.broker.quotas.names import HELD_PULLS
+from delaymq.broker.requests.results import Held
 from delaymq.clock import now_ms
 from delaymq.protocol.command import Command, Response
 from delaymq.server.requests.client_session import BUCKET_MS, ClientSession, HeldPull
