@@ -99,6 +99,11 @@ class Broker:
         self._watching = threading.Event()
         self._watcher = threading.Thread(target=self._watch)
 
+    @property
+    def pid(self) -> int:
+        """Id of the process."""
+        return self._process.pid
+
     def wait_until_ready(self) -> float:
         """Wait until it is ready; return the seconds that it took."""
         began = time.monotonic()

@@ -320,6 +320,26 @@ def test_pause_is_prolonged_and_never_shortened() -> None:
     run(scenario)
 
 
+def test_pause_is_shortened_and_never_prolonged_by_that() -> None:
+    async def scenario() -> None:
+        world = World()
+        connection = world.connection
+        assert connection.shorten_pause(0.0) is None
+        connection.pause_reading_for(60)
+        removed_s = connection.shorten_pause(PAUSE_S)
+        assert removed_s is not None
+        assert removed_s > 59
+        assert connection.shorten_pause(1.0) == 0.0
+        await until(lambda: world.transport.is_reading_)
+        assert connection.throttle is Throttle.FREE
+        connection.pause_reading_for(60)
+        connection.abort()
+        assert connection.shorten_pause(0.0) is None
+        await turns()
+
+    run(scenario)
+
+
 def test_throttled_connection_handles_what_it_has_read() -> None:
     async def scenario() -> None:
         world = World()

@@ -153,6 +153,19 @@ class HandlingProtocol(SendingProtocol):
         self._throttled_until += added
         return added
 
+    def shorten_pause(self, seconds: float) -> float | None:
+        """End a pause after this time at the latest; return the seconds by which it is shorter, None without a pause."""
+        if self._throttle_timer is None:
+            return None
+        until = self._loop.time() + seconds
+        removed = self._throttled_until - until
+        if removed <= 0.0:
+            return 0.0
+        self._throttled_until = until
+        self._throttle_timer.cancel()
+        self._throttle_timer = self._loop.call_at(until, self._release)
+        return removed
+
     def pass_requests_to(self, on_commands: Callable[[Any, list[Command]], None]) -> None:
         """Pass further requests to another function, for example after a handshake."""
         self._on_commands = on_commands

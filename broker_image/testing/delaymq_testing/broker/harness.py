@@ -54,6 +54,8 @@ class FakeSession:
         self.usage: AccountUsage | None = None
         self.paused_s: list[float] = []
         """Pauses of reading that the broker asked for."""
+        self.shortened_s: list[float] = []
+        """Times after which a pause is to end. A test that clears `paused_s` ends the pauses."""
         self.ended = False
         self.notified: list[Command] = []
         self.room: int | None = None
@@ -65,6 +67,12 @@ class FakeSession:
     def pause(self, seconds: float) -> float:
         self.paused_s.append(seconds)
         return seconds
+
+    def shorten_pause(self, seconds: float) -> float | None:
+        if not self.paused_s:
+            return None
+        self.shortened_s.append(seconds)
+        return 0.0
 
     def end(self) -> None:
         self.ended = True

@@ -6,12 +6,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from delaymq.broker.quotas.usage import PATIENCE, PATIENT, AccountUsage
+from delaymq.broker.quotas.usage import (
+    PATIENCE,
+    PATIENT,
+    REJECTION_PAUSE_S,
+    REJECTIONS_PER_S,
+    AccountUsage,
+)
 from delaymq.broker.requests.results import Held
 from delaymq.message import names
 from delaymq.protocol.batch import BatchMessage, encode_batch
 from delaymq.protocol.bodies import ConsumerData, HeartbeatData, SubscriptionData
 from delaymq.protocol.command import FLAG_ONEWAY
+from delaymq.protocol.errors import RequestError
 from delaymq_testing.broker.guarded import SECRETS, Guarded
 from delaymq_testing.broker.harness import FakeSession, Harness, response_of, send_fields
 
@@ -104,6 +111,31 @@ def test_rejected_requests_are_not_charged(metered: Metered) -> None:
     assert metered.send()[0] == 0
 
 
+def test_account_that_causes_too_many_rejections_is_paused_for_longer(metered: Metered) -> None:
+    metered.limit("sendBytesPerSecond: 1, maxDelayMs: 2000")
+    assert metered.send(bytes(3_500))[0] == 0
+    session = metered.harness.session
+    for _ in range(REJECTIONS_PER_S):
+        with pytest.raises(RequestError):
+            metered.usage.take(session, 310, 1)
+    assert set(session.shortened_s) == {REJECTION_PAUSE_S}
+    for _ in range(3 * REJECTIONS_PER_S):
+        with pytest.raises(RequestError):
+            metered.usage.take(session, 310, 1)
+    assert session.shortened_s[-1] == 2.0
+    metered.now += 4
+    assert metered.send()[0] == 2
+    assert session.shortened_s[-1] == REJECTION_PAUSE_S
+
+
+def test_rejected_request_pauses_a_connection_with_a_single_request_for_the_longest_delay(metered: Metered) -> None:
+    metered.limit("sendBytesPerSecond: 1000, maxDelayMs: 700")
+    other = FakeSession(50_001)
+    assert metered.send(bytes(3_000))[0] == 0
+    assert metered.send(session=other)[0] == 2
+    assert (other.paused_s, other.shortened_s) == ([0.7], [])
+
+
 def test_quotas_limit_their_account_only(metered: Metered) -> None:
     metered.limit("requestsPerSecond: 1")
     assert [metered.send(key="application")[0] for _ in range(4)] == [0, 0, 0, 2]
@@ -190,7 +222,7 @@ def test_one_way_send_beyond_the_longest_delay_is_dropped_without_a_response(met
     stored = metered.broker.store.end_offset
     assert metered.ask(310, send_fields("Orders"), b"x", flag=FLAG_ONEWAY) is None
     assert metered.broker.store.end_offset == stored
-    assert metered.harness.session.paused_s[1:] == [1.0]
+    assert metered.harness.session.shortened_s == [REJECTION_PAUSE_S]
     assert metered.usage.refused == {"sendBytesPerSecond": 1}
 
 

@@ -34,6 +34,9 @@ class Session(Protocol):
     def pause(self, seconds: float) -> float:
         """Read no requests of the client for this time. Returns the seconds by which this prolongs an earlier pause."""
 
+    def shorten_pause(self, seconds: float) -> float | None:
+        """End a pause after this time at the latest. Returns the seconds removed; None if there is no pause."""
+
     def end(self) -> None:
         """Close the connection after the response to the current request."""
 

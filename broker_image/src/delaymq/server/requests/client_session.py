@@ -62,6 +62,10 @@ class ClientSession:
         """Read no requests for this time; return the seconds by which this prolongs an earlier pause."""
         return self.connection.pause_reading_for(seconds)
 
+    def shorten_pause(self, seconds: float) -> float | None:
+        """End a pause after this time at the latest; return the seconds removed, None without a pause."""
+        return self.connection.shorten_pause(seconds)
+
     def end(self) -> None:
         """Close the connection after the response to the current request."""
         asyncio.get_running_loop().call_soon(self.connection.close)

@@ -90,6 +90,10 @@ class _Peer:
         """Return 0: HTTP requests belong to no account, and have no quotas."""
         return 0.0
 
+    def shorten_pause(self, seconds: float) -> float | None:
+        """Return None, as there are no pauses."""
+        return None
+
     def end(self) -> None:
         """Do nothing, as for a pause."""
 
