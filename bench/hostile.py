@@ -38,6 +38,11 @@ RULES = """accounts:
 - {accessKey: hostile-key, secretKey: hostile-secret, defaultTopicPerm: PUB|SUB, defaultGroupPerm: SUB,
    topicPerms: [Honest=DENY], groupPerms: [honest=DENY]}
 """
+QUOTAS = (
+    "quotas: {requestsPerSecond: 2000, sendBytesPerSecond: 10000000, pullBytesPerSecond: 10000000, connections: 20,"
+    " heldPulls: 1000, createdTopics: 100, createdGroups: 100, eventLoopPercent: 20}"
+)
+"""Quotas of the hostile client with `--quotas`."""
 RESULTS = Path(__file__).parent / "results"
 START_LIMIT_S = 120
 SETTLE_S = 2.0
@@ -56,12 +61,13 @@ class Ports:
 class Broker:
     """A DelayMQ broker process pinned to one processor, with the peak of each of its resources."""
 
-    def __init__(self, folder: Path, host: str, processor: int) -> None:
+    def __init__(self, folder: Path, host: str, processor: int, *, has_quotas: bool = False) -> None:
         self.folder = folder
         self._host = host
         self.rules = folder / "plain_acl.yml"
         if not self.rules.exists():
-            self.rules.write_text(RULES)
+            limited = RULES.replace("groupPerms: [honest=DENY]}", f"groupPerms: [honest=DENY],\n   {QUOTAS}}}")
+            self.rules.write_text(limited if has_quotas else RULES)
         free = [socket.create_server((host, 0)) for _ in range(3)]
         self.ports = Ports(*(each.getsockname()[1] for each in free))
         for each in free:
@@ -144,7 +150,7 @@ class Broker:
 @contextlib.contextmanager
 def broker(folder: Path, options: argparse.Namespace) -> Iterator[Broker]:
     """Start a broker, and stop it at the end."""
-    one = Broker(folder, options.host, options.broker_processor)
+    one = Broker(folder, options.host, options.broker_processor, has_quotas=options.quotas)
     try:
         one.wait_until_ready()
         yield one
@@ -173,6 +179,7 @@ class Honest:
 def attack(name: str, world: World, processor: int, seconds: float, connections: int, told: Any) -> None:
     """Start the attack in a separate process with the lowest priority on its processor."""
     os.sched_setaffinity(0, {processor})
+    os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))  # also below `chrt`
     os.nice(NICE)
     told.put(run(world, ATTACKS[name], seconds, connections))
 
@@ -246,6 +253,7 @@ def main() -> None:
     )
     parser.add_argument("--connections", type=int, default=20, help="connections of the hostile client")
     parser.add_argument("--only", nargs="*", choices=list(ATTACKS), default=list(ATTACKS))
+    parser.add_argument("--quotas", action="store_true", help="limit the account of the hostile client")
     parser.add_argument("--broker-processor", type=int, default=0)
     parser.add_argument("--client-processor", type=int, default=1)
     options = parser.parse_args()

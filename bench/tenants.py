@@ -224,6 +224,7 @@ def main() -> None:
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--broker-processor", type=int, default=0)
     parser.add_argument("--client-processor", type=int, default=1)
+    parser.set_defaults(quotas=False)  # those of the hostile client
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as path:
         folder = Path(path)
