@@ -53,8 +53,8 @@ def new_cluster() -> Iterator[NewCluster]:
     """Provide a function that starts brokers; all stop with the tests."""
     with ExitStack() as running:
 
-        def create(store_path: Path | None = None, **config: str) -> OurCluster:
-            cluster = OurCluster(config={**LEVELS, **config}, store_path=store_path)
+        def create(store_path: Path | None = None, rules: str | None = None, **config: str) -> OurCluster:
+            cluster = OurCluster(config={**LEVELS, **config}, store_path=store_path, rules=rules)
             return running.enter_context(cluster)
 
         yield create

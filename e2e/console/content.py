@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from delaymq.client import (
     Client,
+    ClientOptions,
     ConsumeFrom,
     Message,
     Outcome,
@@ -27,13 +28,13 @@ NO_SECOND_TRY = PushConsumerOptions(consume_from=ConsumeFrom.FIRST, max_reconsum
 T = TypeVar("T")
 
 
-def run(namesrv_address: str, scenario: Callable[[Client], Awaitable[T]]) -> T:
+def run(namesrv_address: str, scenario: Callable[[Client], Awaitable[T]], options: ClientOptions | None = None) -> T:
     """Run `scenario` with a client, within a time limit, in its own thread: playwright uses this thread's loop."""
     results: list[T] = []
     failures: list[BaseException] = []
 
     async def bounded() -> None:
-        async with asyncio.timeout(LIMIT_S), Client(namesrv_address) as client:
+        async with asyncio.timeout(LIMIT_S), Client(namesrv_address, options) as client:
             results.append(await scenario(client))
 
     def work() -> None:

@@ -115,6 +115,7 @@ PLACES = [
     f"#/messages?topic={TOPIC}",
     "#/deadletters",
     f"#/deadletters/{quote(GROUP)}",
+    "#/accounts",
 ]
 
 
