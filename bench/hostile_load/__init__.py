@@ -1,1 +1,1 @@
-"""The hostile client and the honest one of bench/hostile.py."""
+"""The hostile client and the honest one of bench/hostile.py, and the tenants of accounts with quotas."""

@@ -154,7 +154,7 @@ class HandlingProtocol(SendingProtocol):
         return added
 
     def shorten_pause(self, seconds: float) -> float | None:
-        """End a pause after this time at the latest; return the seconds by which it is shorter, None without a pause."""
+        """End a pause after this time at the latest; return by how many seconds it is shorter, None without a pause."""
         if self._throttle_timer is None:
             return None
         until = self._loop.time() + seconds

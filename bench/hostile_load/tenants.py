@@ -1,4 +1,4 @@
-"""Five tenants with quotas, one of which sends ten times its quota: `python bench/tenants.py [--seconds 8]`.
+"""Five tenants with quotas, one of which sends ten times its quota: `python -m hostile_load.tenants [--seconds 8]`.
 
 Each tenant has an account, a topic and connections of its own. First each of them sends alone, then all concurrently.
 Two tenants send steadily at 80 % of their quota, two as fast as they can, and the last one ten times its quota,
