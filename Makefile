@@ -65,7 +65,7 @@ format: $(DEV) ## sort imports and format all Python code
 	$(BIN)/ruff check --select I --fix .
 	$(BIN)/ruff format .
 
-check: $(DEV) ## static checks: ruff (rules and format), mypy, import contracts, size limits, rustfmt and clippy (the compiled kernels; need Rust), Biome (the console's JavaScript; needs Node), Vale (prose; needs Go)
+check: $(DEV) ## static checks: ruff (rules and format), mypy, import contracts, size limits, licences of dependencies, rustfmt and clippy (the compiled kernels; need Rust), Biome (the console's JavaScript; needs Node), Vale (prose; needs Go)
 	$(call suite,prose-linter) env PYTHONPATH=e2e $(BIN)/python .ci/lint_prose.py --build
 	$(call suite,check) $(MAKE) --no-print-directory check-all check-kernels $(if $(wildcard $(SPARK)),check-spark)
 
@@ -77,6 +77,7 @@ check-all: $(DEV)
 	env PYTHONPATH=spark/src $(BIN)/lint-imports --no-cache
 	env PYTHONPATH=e2e $(BIN)/python .ci/lint_console.py
 	$(BIN)/python .ci/tidiness.py
+	env PYTHONPATH=.ci $(BIN)/python -m release.licences
 	env PYTHONPATH=e2e $(BIN)/python .ci/lint_prose.py
 
 check-kernels: ## rustfmt and clippy for the compiled kernels; part of check
@@ -115,8 +116,9 @@ test-api: $(DEV) cluster ## tests of the operator, the chart, registers and repl
 
 test-spark: test-spark-core test-spark-rest ## tests of the analytics on a local Spark (needs Java 17)
 
-check-spark: $(DEV) $(SPARK) ## mypy for the analytics and their tests; part of check if .venv-spark exists
+check-spark: $(DEV) $(SPARK) ## mypy for the analytics and their tests, licences of all dependencies; part of check if .venv-spark exists
 	$(BIN)/mypy --config-file spark/pyproject.toml --python-executable $(SPARK_BIN)/python $(addprefix spark/,src testing tests bench image)
+	env PYTHONPATH=.ci $(BIN)/python -m release.licences --complete
 
 test-spark-core: check-spark
 	$(call suite,spark-core) $(SPARK_BIN)/python -m pytest -c spark/pyproject.toml spark/tests -n $(WORKERS) --dist loadfile -m core --junitxml=$(REPORTS)/spark-core.xml
