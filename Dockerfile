@@ -10,6 +10,8 @@
 # with `--build-arg KERNELS=0`, which leaves out the compiled kernels, neither. For `spark`, it accesses Debian's package
 # archive unless BASE_IMAGE has Java 17. BuildKit is not required.
 #
+# The tags below are for local builds. A release names both images by digest (`make release-images`).
+#
 # The interpreter of BASE_IMAGE must have been built with profile-guided optimization, like those of Debian and
 # python:3.11-slim; otherwise the build fails. `--build-arg ALLOW_UNOPTIMIZED_PYTHON=1` allows any other interpreter.
 

@@ -211,15 +211,31 @@ picture-report: $(SPARK) ## generate docs/images/analytics-report.png from a gen
 	PYTHONPATH=spark/testing $(SPARK_BIN)/python -m delaymq_spark_testing.report_picture
 
 RELEASE := build/release
-release: $(DEV) ## build the four wheels of a release and their checksums into build/release, and publish nothing (needs cargo)
+# Variables on make's command line are in the environment of recipes: no value is parsed by a shell.
+RELEASE_STEP := env PYTHONPATH=.ci SOURCE_DATE_EPOCH="$$(git log -1 --format=%ct)" $(BIN)/python -m release $(RELEASE)
+release: release-check release-files ## build wheels, chart, bills of materials (SBOM) and checksums into build/release, and publish nothing (needs cargo); sign: make release SIGN_KEY=FILE
+	$(RELEASE_STEP) seal --sign-key "$$SIGN_KEY"
+
+release-images: release-check-images release-files ## build all of make release and the three images (needs cargo and Docker): make release-images BASE_IMAGE=NAME@sha256:DIGEST BUILD_IMAGE=NAME@sha256:DIGEST
+	$(RELEASE_STEP) images --base-image "$$BASE_IMAGE" --build-image "$$BUILD_IMAGE" --flags "$$DOCKER_FLAGS"
+	$(RELEASE_STEP) seal --sign-key "$$SIGN_KEY"
+
+# What would fail only after the build of the wheels.
+release-check: $(DEV)
 	@command -v cargo > /dev/null || { echo "make release needs cargo for the wheel of the compiled kernels: install Rust 1.85 or newer" >&2; exit 1; }
+	@$(RELEASE_STEP) check --sign-key "$$SIGN_KEY"
+
+release-check-images: release-check
+	@$(RELEASE_STEP) check --base-image "$$BASE_IMAGE" --build-image "$$BUILD_IMAGE" --flags "$$DOCKER_FLAGS"
+
+# The same commit gives the same bytes.
+release-files: $(DEV)
 	rm -rf $(RELEASE)
-	# The same commit gives the same bytes.
 	export SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) && \
 	    $(BIN)/pip wheel -q --disable-pip-version-check --no-build-isolation --no-deps -w $(RELEASE) ./broker_image ./operator ./spark && \
 	    CARGO_TARGET_DIR=build/kernels/target $(BIN)/maturin build -q --release --locked --interpreter $(BIN)/python \
 	        --manifest-path broker_image/kernels/Cargo.toml --out $(RELEASE)
-	cd $(RELEASE) && sha256sum *.whl | tee SHA256SUMS
+	$(RELEASE_STEP) files
 
 pins: ## regenerate the pins in requirements/ from the .in files (needs uv); images get the versions that are tested
 	$(PIN) -o requirements/dev.txt requirements/dev.in
@@ -234,4 +250,4 @@ clean: ## remove everything that the targets created, except the caches outside 
 
 .PHONY: help setup setup-dev setup-spark demo run format check check-all check-kernels check-spark test test-all test-rest test-unit test-api test-spark test-spark-core test-spark-rest
 .PHONY: test-compat test-compat-core test-compat-rest test-crash cluster e2e test-long $(LONG_PARTS:%=test-long-%)
-.PHONY: bench bench-nats bench-compare bench-history profile bench-hostile bench-spark docs screenshots pictures-cli picture-report release pins clean
+.PHONY: bench bench-nats bench-compare bench-history profile bench-hostile bench-spark docs screenshots pictures-cli picture-report release release-images release-check release-check-images release-files pins clean
