@@ -8,6 +8,7 @@ from typing import Any
 from unittest.mock import MagicMock
 
 import pytest
+from delaymq.audit.log import AuditLog
 from delaymq.config import BrokerConfig, NamesrvConfig, keys_of
 from delaymq.namesrv import open_name_server
 from delaymq.server.api.routes import ROUTES
@@ -22,6 +23,7 @@ from prometheus_client.core import Metric
 ROOT = Path(__file__).parents[3]
 OPERATIONS = ROOT / "docs/operations"
 NOT_OURS = {".venv", ".git", "build", "node_modules", "results", ".pytest_cache", ".hypothesis"}
+AUDIT_LOG = AuditLog(None, "b", max_bytes=1, max_files=1, now_ms=lambda: 0)
 UNITS = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20}
 
 
@@ -40,7 +42,8 @@ def metrics_of_the_code() -> set[str]:
 
 
 def metrics_of_name_servers() -> set[str]:
-    return names_of(NamesrvFamilies(open_name_server(NamesrvConfig(kv_config_path=""), lambda: 0)).collect())
+    namesrv = open_name_server(NamesrvConfig(kv_config_path=""), lambda: 0)
+    return names_of(NamesrvFamilies(namesrv, AUDIT_LOG).collect())
 
 
 def names_of(families: Iterable[Metric]) -> set[str]:
@@ -60,6 +63,7 @@ class Server:
         self.flow, self.buffers, self.tls = MagicMock(refused={}), MagicMock(disconnected=0), MagicMock()
         self.flushing = MagicMock(times=FlushTimes())
         self.http_connections = 0
+        self.auditing = MagicMock(log=AUDIT_LOG)
 
     def not_ready(self) -> list[str]:
         return []

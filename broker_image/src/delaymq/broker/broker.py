@@ -34,6 +34,7 @@ from delaymq.throttled_log import ThrottledLogger
 if TYPE_CHECKING:
     from delaymq.broker.access.access import Access
     from delaymq.broker.delivery import Delivery
+    from delaymq.broker.delivery.changes.requests import ChangeRequest
     from delaymq.broker.following.following import Following
     from delaymq.broker.pull.stored_records import StoredRecords
     from delaymq.broker.state.parts import Parts
@@ -51,6 +52,9 @@ _DONE_ALSO_ONE_WAY = (RelayedRequests, GeneratorType, TimeSliced)
 
 Processor = Callable[["Broker", Session, Command], Result]
 """Function that serves the requests of one code."""
+
+OnMessageChange = Callable[[Session, Command, "ChangeRequest", int, str | None], None]
+"""Function that receives a requested change, and the code and remark of its response."""
 
 
 class RequestTable(Protocol):
@@ -101,6 +105,8 @@ class Broker:
         """Origin of the configuration."""
         self.on_settings: Callable[[BrokerConfig], None] | None = None
         """Called with each changed configuration."""
+        self.on_message_change: OnMessageChange | None = None
+        """Called with each change of pending messages that a message requests, before its response."""
         self.address, self.ha_port = parts.address, config.ha_listen_port
         """Address that clients use, and port for plain slaves, as registered."""
         self.store_host = parts.store_host
@@ -194,7 +200,7 @@ class Broker:
     # Requests
 
     def handle(self, session: Session, command: Command) -> Result:
-        """Serve `command` and return the result, None for one-way requests.
+        """Serve `command` and return the result, None for one-way requests whose result nobody keeps.
 
         Never raises. Steps of a result may raise: run them with `guarded`.
         """
@@ -210,7 +216,7 @@ class Broker:
             result = self._failed(command.code, error, session, command)
         if self._arrivals.waiting:
             self._arrivals.announce(self.store.confirmed_offset)
-        if command.flag & FLAG_ONEWAY and type(result) not in _DONE_ALSO_ONE_WAY:
+        if command.flag & FLAG_ONEWAY and not command.keeps_result and type(result) not in _DONE_ALSO_ONE_WAY:
             return None
         return result
 
@@ -230,7 +236,8 @@ class Broker:
             result = self._failed(command.code, error, session, command)
         if self._arrivals.waiting:
             self._arrivals.announce(self.store.confirmed_offset)
-        return None if result is not work and command.flag & FLAG_ONEWAY else result
+        is_unwanted = command.flag & FLAG_ONEWAY and not command.keeps_result
+        return None if result is not work and is_unwanted else result
 
     def guarded(self, code: int, run: Callable[[], T]) -> T | Response:
         """Run `run` for a request of this code, and convert any exception into the response."""

@@ -96,6 +96,7 @@ COMMANDS: Final[Mapping[str, Entry]] = {
             "whitelist": Leaf("acl:whitelist"),
         },
     ),
+    "audit": Leaf("audit:audit", "Show who changed what on brokers and NameServers."),
     "cluster": Group("Brokers and NameServers.", {"show": Leaf("cluster:show")}),
     "replica": Group(
         "Members of a replicated broker group.",

@@ -53,11 +53,32 @@ _ACL_PATH = (
     " `acl` next to it is read, too. Empty: `plain_acl.yml` in the folder of the `-c`"
     " file, or in the folder `conf` next to the store"
 )
-
+_AUDIT_PATH = (
+    "folder of the audit log. Empty: `delaymq/audit` in the store, none with `readOnly`; for a NameServer,"
+    " `namesrv-audit` next to the file of `kvConfigPath`"
+)
 _ACL_ADMIN = (
     "whether administrative requests need TLS, a connection from this machine, or"
     " [the second signature](access-control.md#the-second-signature)"
 )
+
+
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
+class _AuditKeys:
+    """Keys of the audit log."""
+
+    audit_log_enable: bool = flag(True, "whether changes are recorded in the [audit log](audit.md)", ours=True)
+    audit_log_path: str = text("", _AUDIT_PATH, ours=True)
+    audit_log_max_bytes: int = number(
+        16 << 20,
+        65_536,
+        1 << 30,
+        "size in bytes at which the audit log starts its next file",
+        ours=True,
+    )
+    audit_log_files: int = number(
+        10, 2, 1_000, "number of files of the audit log; the oldest one is deleted for a new one", ours=True
+    )
 
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
@@ -104,7 +125,9 @@ class _BrokerAddresses:
 
 # The keys of the last base come first where all are listed: addresses, TLS, then what stands here.
 @dataclass(frozen=True, kw_only=True)
-class BrokerConfig(PlainSlaveKeys, RegisterKeys, ReplicationKeys, TlsClientKeys, TlsServerKeys, _BrokerAddresses):
+class BrokerConfig(
+    _AuditKeys, PlainSlaveKeys, RegisterKeys, ReplicationKeys, TlsClientKeys, TlsServerKeys, _BrokerAddresses
+):
     """Configuration of a broker. Fields with `hot` in their metadata can be changed while the broker runs."""
 
     # Topics and groups
@@ -387,6 +410,15 @@ class BrokerConfig(PlainSlaveKeys, RegisterKeys, ReplicationKeys, TlsClientKeys,
         return Path(self.store_path_root_dir)
 
     @property
+    def audit_folder(self) -> Path | None:
+        """Folder of the audit log; None without one."""
+        if not self.audit_log_enable:
+            return None
+        if self.audit_log_path:
+            return Path(self.audit_log_path)
+        return None if self.read_only else self.store_path / "delaymq" / "audit"
+
+    @property
     def acl_path(self) -> Path:
         """File of access rules."""
         if self.acl_config_path:
@@ -407,7 +439,7 @@ class _NamesrvAddresses:
 
 
 @dataclass(frozen=True, kw_only=True)
-class NamesrvConfig(TlsServerKeys, _NamesrvAddresses):
+class NamesrvConfig(_AuditKeys, TlsServerKeys, _NamesrvAddresses):
     """Configuration of a NameServer."""
 
     namesrv_acl_config_path: str = text("", _NAMESRV_ACL_PATH, ours=True)
@@ -438,6 +470,15 @@ class NamesrvConfig(TlsServerKeys, _NamesrvAddresses):
 
     def __post_init__(self) -> None:
         _check(self)
+
+    @property
+    def audit_folder(self) -> Path | None:
+        """Folder of the audit log; None without one."""
+        if not self.audit_log_enable:
+            return None
+        if self.audit_log_path:
+            return Path(self.audit_log_path)
+        return Path(self.kv_config_path).parent / "namesrv-audit" if self.kv_config_path else None
 
 
 def _check(config: BrokerConfig | NamesrvConfig) -> None:

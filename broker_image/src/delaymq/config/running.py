@@ -24,7 +24,8 @@ from delaymq.config.rewriting import rewrite
 _FORBIDDEN_PREFIXES: Final = ("tls.", "replicaRegister", "replicaEndpoint")
 FORBIDDEN_KEYS: Final = frozenset(
     """
-    abortFile aclAdminNeedsTls aclConfigPath aclEnable brokerClusterName brokerConfigPath brokerIP1 brokerIP2 brokerId
+    abortFile aclAdminNeedsTls aclConfigPath aclEnable auditLogEnable auditLogFiles auditLogMaxBytes auditLogPath
+    brokerClusterName brokerConfigPath brokerIP1 brokerIP2 brokerId
     brokerName configBlackList configStorePath fastPortEnable haListenPort haMasterAddress haMasterBrokerAddress
     haMemberName haPlainSlaveAddresses haPlainSlaves haSecretFile httpHost httpNames httpPort httpToken httpTokenFile
     kvConfigPath listenHost listenPort namesrvAccountFile

@@ -108,6 +108,11 @@ class Ownership:
             return claim
         return replace(claim, tokens=before.tokens, epoch=before.epoch)
 
+    def is_signed(self, place: Place) -> bool:
+        """Return whether the last registration of a broker was signed."""
+        known = self._claims.get(place)
+        return known is not None and known.signed
+
     def saw(self, place: Place, address: str, session_id: int, now_ms: int) -> None:
         """Record a sign of life without a registration, over a registering connection."""
         known = self._claims.get(place)

@@ -5,7 +5,7 @@ headers that it rejects are read by the tolerant decoder.
 """
 
 from struct import Struct as Layout
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import msgspec
 from msgspec import field
@@ -41,6 +41,9 @@ class Command(msgspec.Struct, gc=False):
     fields: dict[str, str] = field(default_factory=dict, name="extFields")
     body: bytes = b""
     binary: bool = False
+
+    keeps_result: ClassVar[bool] = False
+    """Whether a broker returns the result even if the request is one-way."""
 
     @property
     def is_response(self) -> bool:

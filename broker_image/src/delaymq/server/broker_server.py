@@ -21,11 +21,14 @@ from delaymq.config import BrokerConfig
 from delaymq.config.running import RunningSettings
 from delaymq.protocol.codes import PULL_CODES, RequestCode
 from delaymq.protocol.command import Command, Response, encode_response
+from delaymq.server.audit.auditing import AuditedCommand, BrokerAuditing
+from delaymq.server.audit.opening import AUDIT_INTERVAL_MS, audit_log
+from delaymq.server.audit.requests import BROKER_CHANGES
 from delaymq.server.broker_jobs import BrokerJobs
 from delaymq.server.ha.plain_slave import PlainSlave
 from delaymq.server.ha.slaves import PlainSlaves
 from delaymq.server.http.loader import load
-from delaymq.server.jobs.background import Background
+from delaymq.server.jobs.background import Background, Job
 from delaymq.server.jobs.delivery_timer import DeliveryTimer
 from delaymq.server.jobs.drain_lease import DrainLease
 from delaymq.server.listening import BACKLOG, Ports, port_of
@@ -99,7 +102,9 @@ class BrokerServer:
         )
         self.registration = Registration(broker, config.name_servers)
         self.draining = DrainLease(broker, self.registration.register_soon)
-        self.background = Background([self.flow.job(), *BrokerJobs(broker, self.held_pulls, self.sessions).jobs()])
+        auditing = Job(name="audit", interval_ms=lambda: AUDIT_INTERVAL_MS, run=lambda: self.auditing.log.task())
+        jobs = BrokerJobs(broker, self.held_pulls, self.sessions).jobs()
+        self.background = Background([self.flow.job(), auditing, *jobs])
         self.links: Links | None = None
         """Links to the other members of the group; None without replication."""
         self.replica: Replica | None = None
@@ -112,6 +117,7 @@ class BrokerServer:
         if ports.ha is not None:
             broker.ha_port = port_of(ports.ha)
             self.plain_slaves = PlainSlaves(broker.store, lambda: broker.config, ports.ha)
+        self.auditing = BrokerAuditing(broker, audit_log(config, config.broker_name, broker.now_ms))
         self._redirection = Redirection()
         self._plain_sends = plain_sends(broker)
         self._held: HeldRequests | None = None
@@ -339,6 +345,7 @@ class BrokerServer:
         if self._http is not None:
             await self._http.stop()
         broker.on_arrival = None
+        self.auditing.log.close()
         broker.close()
         await self.registration.stop()
 
@@ -367,8 +374,13 @@ class BrokerServer:
         send = connection.send
         rest = iter(commands)
         for command in rest:
-            result = handle(session, command)
-            if type(result) is Response:
+            if command.code in BROKER_CHANGES:
+                command, result = self.auditing.handle(session, command)
+            else:
+                result = handle(session, command)
+            if type(result) is Response and type(command) is AuditedCommand:
+                reply(session, command, result)
+            elif type(result) is Response:
                 try:
                     send(encode_response(command, result))
                 except ValueError as error:

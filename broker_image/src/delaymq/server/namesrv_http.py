@@ -32,7 +32,7 @@ async def namesrv_http(server: "NamesrvServer", bound: socket.socket) -> HttpSer
     async def metrics(request: web.Request) -> web.Response:
         loop = asyncio.get_running_loop()
         module = await loop.run_in_executor(None, importlib.import_module, "delaymq.server.metrics.namesrv")
-        text: bytes = module.NamesrvFamilies(server.namesrv).text()
+        text: bytes = module.NamesrvFamilies(server.namesrv, server.auditing.log).text()
         return web.Response(body=text, headers={"Content-Type": module.CONTENT_TYPE})
 
     app = web.Application(client_max_size=MAX_BODY_BYTES)

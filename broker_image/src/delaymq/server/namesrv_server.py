@@ -9,6 +9,9 @@ from delaymq.config import NamesrvConfig
 from delaymq.config.running import RunningSettings
 from delaymq.namesrv import NameServer, open_name_server
 from delaymq.protocol.command import Command, Response
+from delaymq.server.audit.namesrv import NamesrvAuditing
+from delaymq.server.audit.opening import AUDIT_INTERVAL_MS, audit_log
+from delaymq.server.audit.requests import NAMESRV_CHANGES
 from delaymq.server.http.loader import load
 from delaymq.server.jobs.background import Background, Job
 from delaymq.server.listening import BACKLOG, bind, port_of
@@ -42,11 +45,13 @@ class NamesrvServer:
         self._settings = settings or RunningSettings(NamesrvConfig)
         self.namesrv: NameServer
         """Set by `start`."""
+        self.auditing: NamesrvAuditing
+        """Set by `start`."""
         self.tls: ServerTls
         """Set by `start`."""
         self._http: HttpServer | None = None
         self._background: Background | None = None
-        """Checks for changed rules; None without rules."""
+        """Syncs of the audit log, and checks for changed rules; None before the start."""
         self._expiry: asyncio.TimerHandle | None = None
 
     async def start(self, *, http: bool = True) -> None:
@@ -61,6 +66,7 @@ class NamesrvServer:
             self.tls = ServerTls(config, (config.listen_host,))
             self.namesrv = open_name_server(config, clock.now_ms, clock.steady_ms, self._settings)
             self.namesrv.on_settings = LevelFollower(config.log_level)
+            self.auditing = NamesrvAuditing(self.namesrv, audit_log(config, "namesrv", clock.now_ms))
         except BaseException:
             bound.close()
             if http_bound is not None:
@@ -93,12 +99,12 @@ class NamesrvServer:
         self.tls.start()
         self.sessions.start()
         self._expire()
+        jobs = [Job(name="audit", interval_ms=lambda: AUDIT_INTERVAL_MS, run=self.auditing.log.task)]
         rules = self.namesrv.rules
         if rules is not None:
-            self._background = Background(
-                [Job(name="rules", interval_ms=lambda: RULES_INTERVAL_MS, run=rules.reload_task)]
-            )
-            self._background.start()
+            jobs.append(Job(name="rules", interval_ms=lambda: RULES_INTERVAL_MS, run=rules.reload_task))
+        self._background = Background(jobs)
+        self._background.start()
         if http_bound is not None:
             module = await load("delaymq.server.namesrv_http")  # loaded after clients are served
             self._http = await module.namesrv_http(self, http_bound)
@@ -119,6 +125,7 @@ class NamesrvServer:
         self.sessions.stop_reading()
         await self._file_writer.stop()
         await self.sessions.close_all(DRAIN_TIMEOUT_S)
+        self.auditing.log.close()
         if self._http is not None:
             await self._http.stop()
 
@@ -126,7 +133,8 @@ class NamesrvServer:
         session = connection.session
         if not isinstance(session, ClientSession):
             return
-        for command in commands:
+        for each in commands:
+            command = self.auditing.audited(session, each) if each.code in NAMESRV_CHANGES else each
             result = self.namesrv.handle(session, command)
             if isinstance(result, Response):
                 reply(session, command, result)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from delaymq.broker.delivery.changes.changes import Requester
@@ -16,6 +17,7 @@ from delaymq.broker.sending.admission import requests_transaction
 from delaymq.message.errors import IllegalMessageError
 from delaymq.protocol.codes import ResponseCode
 from delaymq.protocol.command import Command, Response
+from delaymq.protocol.errors import RequestError
 from delaymq.protocol.headers import RecallMessageRequestHeader
 from delaymq.store.errors import StoreError
 
@@ -52,13 +54,32 @@ def change_by_message(
         request = request_of(topic, properties, lambda: broker.delivery.levels)
     except IllegalMessageError as error:
         raise message_illegal(str(error)) from error
+    tell = partial(_tell, broker, session, command, request)
+    try:
+        result = _change(broker, session, command, request)
+    except RequestError as error:
+        tell(error.code, error.remark)
+        raise
+    response = result if isinstance(result, Response) else result.response
+    tell(response.code, response.remark)
+    return result
+
+
+def _change(broker: Broker, session: Session, command: Command, request: ChangeRequest) -> Response | Deferred:
     requester = requester_of(broker, session, command)
     outcome = make_change(broker, request, requester)
-    shortened = (request.unique_id or "").removeprefix(topic)
+    shortened = (request.unique_id or "").removeprefix(request.topic)
     if outcome.record is None and shortened and shortened != request.unique_id:
         # RocketMQ 5.3.2 and later put the topic before the unique id.
         outcome = make_change(broker, replace(request, unique_id=shortened), requester)
     return _answer(broker, request, outcome, {})
+
+
+def _tell(
+    broker: Broker, session: Session, command: Command, request: ChangeRequest, code: int, remark: str | None
+) -> None:
+    if broker.on_message_change is not None:
+        broker.on_message_change(session, command, request, code, remark)
 
 
 def change_in_unknown_topic(

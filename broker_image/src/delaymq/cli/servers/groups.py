@@ -44,6 +44,8 @@ def keys_of_group(config: BrokerConfig, index: int) -> dict[str, str]:
         "listenPort": str(config.listen_port + index * PORT_DISTANCE if config.listen_port else 0),
         "storePathRootDir": str(store if index == 0 else store / FOLDER / str(index)),
     }
+    if config.audit_log_path and index:
+        keys["auditLogPath"] = str(Path(config.audit_log_path).absolute() / str(index))
     if config.acl_enable:
         keys["aclConfigPath"] = str(config.acl_path)  # its default depends on the store
     return keys

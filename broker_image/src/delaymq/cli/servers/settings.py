@@ -141,6 +141,10 @@ def standalone_namesrv_settings(
     of_broker = {"listenHost": broker.listen_host, "logLevel": broker.log_level, "logFormat": broker.log_format}
     shared = [item.name for item in dataclasses.fields(TlsServerKeys)]
     of_broker |= {wire_name(name): to_text(getattr(broker, name)) for name in shared}
+    audit = ("audit_log_enable", "audit_log_max_bytes", "audit_log_files")
+    of_broker |= {wire_name(name): to_text(getattr(broker, name)) for name in audit}
+    if broker.audit_log_path:
+        of_broker["auditLogPath"] = str(Path(broker.audit_log_path) / "namesrv")
     flags = same_origin(of_broker | {"httpPort": "0"}, "the broker's settings")
     _set(flags, "listenPort", options.namesrv_port, "--namesrv-port")
     kv_config_path = {"kvConfigPath": str(broker.store_path / "delaymq" / "kvConfig.json")}

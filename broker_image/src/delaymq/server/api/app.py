@@ -7,6 +7,7 @@ from aiohttp import web
 
 from delaymq.server.api.routes import ROUTES
 from delaymq.server.api.routing import Api, add_routes
+from delaymq.server.audit.http import auditing
 from delaymq.server.console import add_console
 from delaymq.server.http.http_server import MAX_BODY_BYTES, HttpServer, serve
 from delaymq.server.listening import LOOPBACK
@@ -22,6 +23,9 @@ async def broker_http(server: "BrokerServer", bound: socket.socket) -> HttpServe
     add_routes(app, Api(server), ROUTES)
     config = server.config
     own_bodies = [route.path for route in ROUTES if route.receives_body]
-    if server.inner_http_token:
-        return await serve(app, bound, LOOPBACK, server.inner_http_token, own_bodies=own_bodies)
-    return await serve(app, bound, config.http_host, config.http_token, config.own_http_names, own_bodies)
+    inner = server.inner_http_token
+    # Without a token of its own, a supervisor accepts requests of anybody on this machine.
+    audited = auditing(server.auditing.log, has_token=bool(config.http_token), is_inner=bool(inner))
+    if inner:
+        return await serve(app, bound, LOOPBACK, inner, own_bodies=own_bodies, audited=audited)
+    return await serve(app, bound, config.http_host, config.http_token, config.own_http_names, own_bodies, audited)

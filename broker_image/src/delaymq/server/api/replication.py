@@ -1,4 +1,4 @@
-"""Handlers of /api/v1/replication: the state of a member, and orders of an administrator."""
+"""Handlers of /api/v1/replication and /api/v1/plain-slaves: state of a member, orders of an administrator."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ from delaymq.api_types.replication import (
     Detachable,
     DetachBody,
     EpochBody,
+    FollowedMaster,
     GroupMember,
     Note,
+    PlainSlaveRow,
+    PlainSlaves,
     Register,
     Replication,
     SwitchoverBody,
@@ -129,3 +132,37 @@ def _order(api: Api, order: Order) -> Replication:
 
 def _note(note: CoreNote) -> Note:
     return Note(kind=note.kind.value, epoch=note.epoch, serial=note.serial)
+
+
+async def plain_slaves(api: Api) -> PlainSlaves:
+    """Return the connected slaves, and the state of this broker if it is one."""
+    store, server = api.broker.store, api.server
+    connected = server.plain_slaves.status() if server.plain_slaves is not None else []
+    master = None
+    if server.plain_slave is not None:
+        status = server.plain_slave.status
+        master = FollowedMaster(
+            address=server.plain_slave.address,
+            problem=status.problem or None,
+            end=status.master_end,
+            behind_bytes=server.plain_slave.behind_bytes,
+            tables_at_ms=status.tables_at_ms,
+            tables_problem=status.tables_problem or None,
+        )
+    return PlainSlaves(
+        as_of_ms=api.broker.now_ms(),
+        begin=store.min_offset,
+        end=store.end_offset,
+        confirmed=store.confirmed_offset,
+        slaves=[
+            PlainSlaveRow(
+                address=each.address,
+                connected_ms=int(each.connected_s * 1_000),
+                acknowledged=each.acknowledged,
+                sent=each.sent,
+                behind_bytes=max(store.confirmed_offset - each.acknowledged, 0),
+            )
+            for each in connected
+        ],
+        master=master,
+    )

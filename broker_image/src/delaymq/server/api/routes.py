@@ -3,6 +3,7 @@
 from typing import Final
 
 from delaymq.api_types.accounts import Accounts
+from delaymq.api_types.audit import AuditLines
 from delaymq.api_types.broker import (
     About,
     Alive,
@@ -29,21 +30,20 @@ from delaymq.api_types.forecast import Forecast
 from delaymq.api_types.groups import GroupDetails, Groups
 from delaymq.api_types.messages import MessageDetails, Messages
 from delaymq.api_types.pending import Pending, PendingMessages
-from delaymq.api_types.plain_slaves import PlainSlaves
-from delaymq.api_types.replication import Detachable, DetachBody, EpochBody, Replication, SwitchoverBody
+from delaymq.api_types.replication import Detachable, DetachBody, EpochBody, PlainSlaves, Replication, SwitchoverBody
 from delaymq.api_types.sends import DescribedSendBody, Sent
 from delaymq.api_types.store import Files, PinBody, PinHeld, PinReleased, Positions, Starts, Store
 from delaymq.api_types.topics import TopicDetails, Topics
 from delaymq.api_types.totals import Totals
 from delaymq.server.api import (
     accounts,
+    audit,
     cluster,
     config,
     delay_settings,
     groups,
     log_level,
     openapi,
-    plain_slaves,
     replication,
     topics,
     totals,
@@ -76,6 +76,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         body=log_level.LogLevelChange,
         described=LogLevelBody,
     ),
+    get("/api/v1/audit", "Audit log: changes and refused attempts", audit.audit, AuditLines, query=audit.AuditQuery),
     get(
         *("/api/v1/accounts", "List accounts with their usage and quotas, sorted by name"),
         *(accounts.accounts, Accounts),
@@ -83,7 +84,7 @@ ROUTES: Final[tuple[Route, ...]] = (
     ),
     get(
         *("/api/v1/plain-slaves", "Replication to and from RocketMQ's brokers"),
-        *(plain_slaves.plain_slaves, PlainSlaves),
+        *(replication.plain_slaves, PlainSlaves),
     ),
     get("/api/v1/drain", "State of draining", BrokerHttp.drain, Drain),
     post(

@@ -23,12 +23,14 @@ from delaymq.api_types.base import Problem
 from delaymq.api_types.broker import Alive, NotAlive, Ready
 from delaymq.api_types.cluster import BrokerProcess, Brokers
 from delaymq.api_types.totals import Totals
+from delaymq.server.audit.http import FORWARDED, PEER_HEADER, auditing
 from delaymq.server.groups.merging import merged_metrics, merged_totals
 from delaymq.server.http.guard import GROUP_PREFIX, is_open_path
 from delaymq.server.http.http_server import MAX_BODY_BYTES, NOT_ENCODED, HttpServer, abort, serve
 from delaymq.server.http.responses import error_response, json_response, readiness
 from delaymq.server.listening import LOOPBACK
 from delaymq.server.metrics.exposition import CONTENT_TYPE
+from delaymq.transport.addresses import end_of, host_and_port
 
 if TYPE_CHECKING:
     from delaymq.server.groups.group_process import GroupProcess
@@ -221,6 +223,9 @@ class Front:
         headers = {name: request.headers[name] for name in _TO_GROUP if name in request.headers}
         if not is_open_path(request.path):
             headers |= self._authorization
+        if request.transport is not None:
+            headers[PEER_HEADER] = host_and_port(*end_of(request.transport, "peername"))
+        request[FORWARDED] = True
         target = request.rel_url.raw_path.split("/", 3)[3]
         if request.rel_url.raw_query_string:
             target += "?" + request.rel_url.raw_query_string
@@ -291,4 +296,6 @@ async def front_http(supervisor: Supervisor, bound: socket) -> HttpServer:
     app.router.add_route("*", _ROUTE, front.forward)
     app.router.add_route("*", "/{path:.*}", front.elsewhere)
     config = supervisor.config
-    return await serve(app, bound, config.http_host, config.http_token, config.own_http_names, [_CANONICAL_ROUTE])
+    audited = auditing(supervisor.audit, has_token=bool(config.http_token), prefix=GROUP_PREFIX)
+    own_bodies = [_CANONICAL_ROUTE]
+    return await serve(app, bound, config.http_host, config.http_token, config.own_http_names, own_bodies, audited)

@@ -14,8 +14,10 @@ from collections.abc import Callable, Sequence
 from os import getpid
 from typing import TYPE_CHECKING, Final
 
+from delaymq import clock
 from delaymq.config import BrokerConfig, NamesrvConfig
 from delaymq.config.running import RunningSettings
+from delaymq.server.audit.opening import audit_log
 from delaymq.server.groups.group_process import GroupProcess
 from delaymq.server.groups.handoff import Handoff
 from delaymq.server.http.loader import load
@@ -27,6 +29,8 @@ from delaymq.server.standalone import with_own_name_server
 if TYPE_CHECKING:
     from delaymq.server.http.http_server import HttpServer
 
+SUPERVISOR: Final = "supervisor"
+"""Name of a supervisor in the audit log."""
 _EXIT_FAILED: Final = 70
 
 _logger = logging.getLogger(__name__)
@@ -51,6 +55,8 @@ class Supervisor:
         self.config = config
         self.http_token = secrets.token_urlsafe(32)
         """Token of the groups' HTTP servers."""
+        self.audit = audit_log(config, SUPERVISOR, clock.now_ms, "supervisor")
+        """Requests that this process refuses; the groups record all others."""
         self.namesrv = None if namesrv is None else NamesrvServer(*namesrv)
         self.groups = [
             GroupProcess(
@@ -92,6 +98,7 @@ class Supervisor:
             await self.namesrv.stop()
         if self._http is not None:
             await self._http.stop()
+        self.audit.close()
 
     @property
     def http_port(self) -> int | None:

@@ -70,13 +70,17 @@ async def serve(
     token: str,
     own_names: tuple[str, ...] = (),
     own_bodies: Collection[str] = (),
+    audited: Middleware | None = None,
 ) -> HttpServer:
     """Serve `app` on a bound socket; `host` is the bound address, `own_names` are further accepted names.
 
-    Handlers of the paths in `own_bodies` receive the request bodies, and limit their size and time.
+    Handlers of the paths in `own_bodies` receive the request bodies, and limit their size and time. `audited` records
+    requests, including those that are refused here.
     """
     busy: set[asyncio.BaseTransport] = set()
     app.middlewares.append(_marks_busy(busy))
+    if audited is not None:
+        app.middlewares.append(audited)
     app.middlewares.append(errors_as_json)
     app.middlewares.append(guard(host, token, own_names))
     app.middlewares.append(_complete_bodies(frozenset(own_bodies)))

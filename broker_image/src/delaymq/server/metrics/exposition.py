@@ -12,7 +12,7 @@ from prometheus_client.core import Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
-from delaymq.server.metrics import access, accounts, broker, delays, names, replication, transactions
+from delaymq.server.metrics import access, accounts, audit, broker, delays, names, replication, transactions
 from delaymq.server.metrics.gather import Gathered
 
 CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
@@ -35,6 +35,7 @@ class Snapshot(Collector):
         yield from names.families(self._gathered)
         yield from access.families(self._gathered)
         yield from accounts.families(self._gathered.accounts)
+        yield from audit.families(self._gathered.server.auditing.log, "delaymq")
         yield from transactions.families(self._gathered)
         yield from replication.families(self._gathered.replication)
 

@@ -8,9 +8,11 @@ from prometheus_client.core import Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
+from delaymq.server.metrics import audit
 from delaymq.server.metrics.families import counters, gauge
 
 if TYPE_CHECKING:
+    from delaymq.audit.log import AuditLog
     from delaymq.namesrv import NameServer
 
 CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
@@ -19,8 +21,9 @@ CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
 class NamesrvFamilies(Collector):
     """Current metrics of a NameServer."""
 
-    def __init__(self, namesrv: "NameServer") -> None:
+    def __init__(self, namesrv: "NameServer", audit_log: "AuditLog") -> None:
         self._namesrv = namesrv
+        self._audit_log = audit_log
 
     def describe(self) -> Iterable[Metric]:
         """Return nothing, because the families vary."""
@@ -35,6 +38,7 @@ class NamesrvFamilies(Collector):
         text = "Unreadable rule files, whose last valid rules stay in effect."
         problems = 0 if namesrv.rules is None else len(namesrv.rules.problems)
         yield gauge("delaymq_namesrv_files_broken", text, problems)
+        yield from audit.families(self._audit_log, "delaymq_namesrv")
 
     def text(self) -> bytes:
         """Return the metrics as text."""

@@ -31,6 +31,7 @@ class ClientSession:
         "is_link",
         "remote_address",
         "remote_host",
+        "signer",
         "usage",
     )
 
@@ -45,6 +46,8 @@ class ClientSession:
         self.held_bytes = 0
         """Memory of the held pulls."""
         self.idle_sweeps = 0
+        self.signer = ""
+        """Account of the last signature that was verified."""
         self.is_link = False
         """Whether it is a link of another member of the group, which may be idle."""
         self.usage: AccountUsage | None = None
@@ -56,6 +59,7 @@ class ClientSession:
 
     def signed_by(self, account: str) -> None:
         """Assign the connection to the account's share of the server's time."""
+        self.signer = account
         self.connection.charge_to(account)
 
     def pause(self, seconds: float) -> float:

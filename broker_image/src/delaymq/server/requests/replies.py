@@ -2,11 +2,17 @@
 
 from delaymq.protocol.codes import ResponseCode
 from delaymq.protocol.command import FLAG_ONEWAY, Command, Response, encode_response
+from delaymq.server.audit.auditing import AuditedCommand
 from delaymq.server.requests.client_session import ClientSession
 
 
 def reply(session: ClientSession, request: Command, response: Response) -> None:
-    """Send the response to `request` unless it is one-way; an unencodable response is replaced by an error."""
+    """Send the response to `request` unless it is one-way; an unencodable response is replaced by an error.
+
+    The response to an audited request is recorded before.
+    """
+    if type(request) is AuditedCommand and request.answered is not None:
+        request.answered(response)
     if request.flag & FLAG_ONEWAY:
         return
     try:

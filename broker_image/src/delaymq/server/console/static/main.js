@@ -5,6 +5,7 @@ import { h, morph } from "./dom.js";
 import { time } from "./format.js";
 import { badge } from "./parts.js";
 import { accountsScreen } from "./screen-accounts.js";
+import { auditScreen } from "./screen-audit.js";
 import { deadLetterGroupScreen, deadLettersScreen } from "./screen-deadletters.js";
 import { delaysScreen } from "./screen-delays.js";
 import { forecastScreen } from "./screen-forecast.js";
@@ -25,6 +26,7 @@ const SCREENS = {
   messages: [messagesScreen, messageScreen],
   deadletters: [deadLettersScreen, deadLetterGroupScreen],
   accounts: [accountsScreen, accountsScreen],
+  audit: [auditScreen, auditScreen],
 };
 const IDENTITY_MS = 5_000;
 
