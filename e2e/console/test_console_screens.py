@@ -116,6 +116,7 @@ PLACES = [
     "#/deadletters",
     f"#/deadletters/{quote(GROUP)}",
     "#/accounts",
+    "#/audit",
 ]
 
 

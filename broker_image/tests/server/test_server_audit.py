@@ -29,8 +29,8 @@ TOPIC_FIELDS = {
 REQUESTS: dict[int, tuple[dict[str, str], bytes, dict[str, str]]] = {
     17: (TOPIC_FIELDS, b"", {"topic": "T"}),
     25: ({}, b"traceOn=false", {"settings": "traceOn"}),
-    50: ({"accessKey": "somebody", "secretKey": "somebody-secret"}, b"", {"account": "somebody"}),
-    51: ({"accessKey": "somebody"}, b"", {"account": "somebody"}),
+    50: ({"accessKey": "newcomer", "secretKey": "newcomer-secret"}, b"", {"account": "newcomer"}),
+    51: ({"accessKey": "newcomer"}, b"", {"account": "newcomer"}),
     53: ({"globalWhiteAddrs": "10.9.9.9"}, b"", {}),
     200: ({}, b'{"groupName":"G"}', {"group": "G"}),
     207: ({"groupName": "G"}, b"", {"group": "G"}),
@@ -84,7 +84,7 @@ def test_every_changing_request_code_is_recorded(tmp_path: Path) -> None:
                 assert (line["account"], line["verified"], line["server"]) == ("operators", True, "broker-a")
                 assert line["peer"].startswith(f"{HOST}:")
             assert len(lines_of(folder_of(server))) == len(REQUESTS)
-            assert "somebody-secret" not in text_of(folder_of(server))
+            assert "newcomer-secret" not in text_of(folder_of(server))
 
     run(scenario)
 

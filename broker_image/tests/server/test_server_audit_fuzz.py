@@ -125,7 +125,7 @@ def test_no_secret_of_an_account_is_written_by_a_broker_under_attack(tmp_path: P
     session = Session()
     session.is_private = True
     values = [f"{CANARY}-{number}-secret" for number in range(5)]
-    texts = dict.fromkeys(SECRET_FIELDS, values) | {"accessKey": ["somebody-1", "somebody-2"]}
+    texts = dict.fromkeys(SECRET_FIELDS, values) | {"accessKey": ["newcomer-1", "newcomer-2"]}
     requests = HostileRequests(f"audit {SEED}", BROKER_CHANGES, texts=texts)
     for _, command in zip(range(FUZZ_INPUTS // 4), commands(requests, SignsSome(chance)), strict=False):
         recorded, result = audit.handle(session, command)

@@ -62,7 +62,7 @@ class AuditFiles:
         if self._descriptor < 0 or not self.unsynced:
             return None
         if not os.fstat(self._descriptor).st_nlink:
-            self.close()  # the file was deleted by somebody else
+            self.close()  # the file was deleted by another program
             return None
         self.unsynced = False
         return os.dup(self._descriptor)

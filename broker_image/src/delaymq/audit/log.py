@@ -139,6 +139,7 @@ class AuditLog:
         self, attempt: Attempt, result: AuditResult, status: int, remark: str | None, suppressed: int
     ) -> AuditLine:
         now_ms = self._now_ms()
+        most = texts.MAX_REFUSED_NAME_CHARACTERS if result == "refused" else texts.MAX_NAME_CHARACTERS
         return AuditLine(
             time=iso_time(now_ms),
             time_ms=now_ms,
@@ -150,9 +151,9 @@ class AuditLog:
             peer=attempt.peer,
             code=attempt.code,
             route=attempt.route,
-            account=texts.name(attempt.account),
+            account=texts.name(attempt.account, most),
             verified=attempt.verified,
-            target=texts.targets(attempt.target),
+            target=texts.targets(attempt.target, most),
             remark="" if result == "done" else texts.remark(remark, attempt.secrets),
             suppressed=suppressed,
         )

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Final
 
 BURST: Final = 20
-"""Refused attempts of one network and account that are recorded in a row."""
+"""Refused attempts of one network and account that are recorded in sequence."""
 INTERVAL_S: Final = 10.0
 """Time after which one more is recorded."""
 TOTAL_BURST: Final = 200
-TOTAL_INTERVAL_S: Final = 1.0
+TOTAL_INTERVAL_S: Final = 5.0
 """The same for all together."""
 MAX_KEYS: Final = 1_024
 """Networks and accounts that are distinguished; the least recent one is forgotten, and its count added to the total."""

@@ -9,7 +9,9 @@ from itertools import islice
 from typing import Final
 
 MAX_NAME_CHARACTERS: Final = 255
-MAX_REMARK_CHARACTERS: Final = 300
+MAX_REFUSED_NAME_CHARACTERS: Final = 64
+"""The same in refused attempts, whose names anybody can invent, so that they do not displace changes."""
+MAX_REMARK_CHARACTERS: Final = 200
 MAX_TARGETS: Final = 8
 HIDDEN: Final = "***"
 MIN_SECRET_CHARACTERS: Final = 4
@@ -22,14 +24,14 @@ _EXAMINED_CHARACTERS: Final = 1_000
 _BEFORE_USER: Final = re.compile(r"[\s/\"'=,;]")
 
 
-def name(text: object) -> str:
-    """Return a name for a line: at most 255 characters, valid UTF-8, without user name and password of an address."""
-    return _cut(_without_user_info(_valid(str(text)[: 2 * MAX_NAME_CHARACTERS])), MAX_NAME_CHARACTERS)
+def name(text: object, most: int = MAX_NAME_CHARACTERS) -> str:
+    """Return a name for a line: limited, valid UTF-8, without user name and password of an address."""
+    return _cut(_without_user_info(_valid(str(text)[: 2 * MAX_NAME_CHARACTERS])), most)
 
 
-def targets(named: Mapping[str, object]) -> dict[str, str]:
+def targets(named: Mapping[str, object], most: int = MAX_NAME_CHARACTERS) -> dict[str, str]:
     """Return the names of what a request changes; empty ones are omitted."""
-    shown = {kind: name(value) for kind, value in named.items() if value not in (None, "")}
+    shown = {kind: name(value, most) for kind, value in named.items() if value not in (None, "")}
     return dict(list(shown.items())[:MAX_TARGETS])
 
 
