@@ -76,12 +76,12 @@ ROUTES: Final[tuple[Route, ...]] = (
         body=log_level.LogLevelChange,
         described=LogLevelBody,
     ),
-    get("/api/v1/audit", "Audit log: changes and refused attempts", audit.audit, AuditLines, query=audit.AuditQuery),
     get(
         *("/api/v1/accounts", "List accounts with their usage and quotas, sorted by name"),
         *(accounts.accounts, Accounts),
         query=accounts.AccountsQuery,
     ),
+    get("/api/v1/audit", "Audit log: changes and refused attempts", audit.audit, AuditLines, query=audit.AuditQuery),
     get(
         *("/api/v1/plain-slaves", "Replication to and from RocketMQ's brokers"),
         *(replication.plain_slaves, PlainSlaves),
