@@ -55,7 +55,7 @@ def _prepare(hashes: list[str], folder: Path, python: str) -> list[Contender]:
         if commit not in pythons:
             print(f"installing {commits.subject_line(commit)}", flush=True)
             pythons[commit] = commits.install(commit, folder / commit[:12], python)
-        build, source = interpreter_of(pythons[commit])
+        build, source = interpreter_of((pythons[commit],))
         if not Path(source).is_relative_to(folder):
             raise HarnessError(f"the environment of {label} imports {source}: unset PYTHONPATH for delaymq")
         taking_part.append(Contender(label, "ours", pythons[commit], build, source))

@@ -13,6 +13,8 @@ class Options:
     sizes: tuple[int, ...]
     quick: bool
     pending: int
+    uvloop: bool = False
+    """Whether the asyncio client runs on uvloop."""
 
     def wants(self, *groups: str) -> bool:
         return any(group in self.groups for group in groups)

@@ -34,6 +34,10 @@ def _arguments(words: list[str]) -> argparse.Namespace:
         help="interpreter, with delaymq installed, that runs DelayMQ's broker and client (default: this interpreter);"
         " if repeated, DelayMQ is measured with each interpreter",
     )
+    parser.add_argument(
+        "--also-plain", action="store_true", help="measure DelayMQ without compiled kernels, too, on each interpreter"
+    )
+    parser.add_argument("--uvloop", action="store_true", help="run DelayMQ's client on uvloop (rows of the client)")
     parsed = parser.parse_args(words)
     parsed.options = options_of(parser, parsed)
     parsed.pairs = pairs_of(parser, parsed)
@@ -52,7 +56,7 @@ def main(words: list[str]) -> int:
         )
         return 2
     try:
-        taking_part = contenders(arguments.python, arguments.against, arguments.real)
+        taking_part = contenders(arguments.python, arguments.against, arguments.real, also_plain=arguments.also_plain)
     except HarnessError as e:
         print(f"--python: {e}")
         return 2

@@ -36,7 +36,7 @@ def add_sizes(parser: argparse.ArgumentParser) -> None:
     """Add the options of sizes and durations."""
     parser.add_argument("--sizes", default="1024", help="body sizes in bytes, separated by commas (1024)")
     parser.add_argument("--quick", action="store_true", help="short runs, to check that the benchmark works")
-    parser.set_defaults(pending=None, groups=rows.GROUPS)
+    parser.set_defaults(pending=None, groups=rows.GROUPS, uvloop=False)
 
 
 def add_pending(parser: argparse.ArgumentParser) -> None:
@@ -62,7 +62,7 @@ def options_of(parser: argparse.ArgumentParser, parsed: argparse.Namespace) -> O
     if not all(word.isdecimal() and int(word) > 0 for word in words):
         parser.error(f"--sizes is {parsed.sizes}: use numbers of bytes above 0, separated by commas")
     sizes = tuple(map(int, words))
-    return Options(groups=frozenset(groups), sizes=sizes, quick=parsed.quick, pending=pending)
+    return Options(groups=frozenset(groups), sizes=sizes, quick=parsed.quick, pending=pending, uvloop=parsed.uvloop)
 
 
 def pairs_of(parser: argparse.ArgumentParser, parsed: argparse.Namespace) -> int:

@@ -224,7 +224,8 @@ def clients(options: Options, contender: Contender, load: LoadProgram) -> Iterat
     with ExitStack() as stack:
         if contender.kind == "ours":
             folder = Path(stack.enter_context(TemporaryDirectory(prefix="delaymq-bench-client-")))
-            load = stack.enter_context(LoadProgram(folder, command=[contender.python, str(ASYNCIO_LOAD_PATH)]))
+            command = [*contender.command, str(ASYNCIO_LOAD_PATH), *(["--uvloop"] if options.uvloop else [])]
+            load = stack.enter_context(LoadProgram(folder, command=command))
         subject = stack.enter_context(Subject(replace(contender, kind="ours"), load))
         subject.start()
         _warm_up_client(options, subject)

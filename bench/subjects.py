@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 import proc
 from crash.load import LoadError, LoadProgram
+from delaymq import kernels
 from harness.brokers import SMALL_HEAP, Cluster, OurCluster, RealCluster, RealCluster5, RealNameServer
 from harness.commitlog import requested_times
 from harness.errors import HarnessError
@@ -45,17 +46,23 @@ POLL_S = 0.1
 ASK_TIMEOUT_S = 60.0
 
 
-_ASK = "import delaymq.server.main; from delaymq import interpreter; interpreter.main([]); print(*delaymq.__path__)"
+WITHOUT_KERNELS = ("env", f"{kernels.VARIABLE}=off")
+"""Start of a command that runs without compiled kernels."""
+_ASK = (
+    "import delaymq.server.main; from delaymq import interpreter, kernels; interpreter.main([]); print(kernels.ABOUT);"
+    " print(*delaymq.__path__)"
+)
 
 
-def interpreter_of(python: str) -> tuple[str, str]:
-    """Return name and build of the interpreter at this path, and the path of its package `delaymq`.
+def interpreter_of(command: Sequence[str]) -> tuple[str, str]:
+    """Return name and build of the interpreter that a command runs, with its kernels, and the path of its `delaymq`.
 
     HarnessError if it cannot run DelayMQ.
     """
+    python = command[-1]
     try:
         run = subprocess.run(
-            [python, "-c", _ASK],
+            [*command, "-c", _ASK],
             capture_output=True, text=True, check=False, timeout=ASK_TIMEOUT_S,
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired) as e:
@@ -63,8 +70,8 @@ def interpreter_of(python: str) -> tuple[str, str]:
     if run.returncode != 0:
         reason = (run.stderr.strip().splitlines() or [f"exit code {run.returncode}"])[-1]
         raise HarnessError(f"{python} cannot run delaymq: {reason}")
-    build, _, source = run.stdout.strip().rpartition("\n")
-    return build, source
+    *builds, about, source = run.stdout.strip().splitlines()
+    return f"{' '.join(builds)}, kernels: {about}", source
 
 
 @dataclass(frozen=True)
@@ -85,6 +92,13 @@ class Contender:
     """RocketMQ only: whether all rows have version 5.3, instead of those of timed messages only."""
     missing: Mapping[str, str] = field(default_factory=dict)
     """Scenarios that the broker does not have, with the reason."""
+    is_plain: bool = False
+    """DelayMQ only: whether it runs without compiled kernels, even if they are installed."""
+
+    @property
+    def command(self) -> tuple[str, ...]:
+        """Command that runs the interpreter."""
+        return (*WITHOUT_KERNELS, self.python) if self.is_plain else (self.python,)
 
 
 MISSING_IN_5: Mapping[str, str] = {
@@ -101,17 +115,26 @@ def real_contender(version: RealVersion, python: str) -> Contender:
     return replace(_REAL[version], python=python)
 
 
-def ours(pythons: Sequence[str]) -> list[Contender]:
-    """Return DelayMQ on each interpreter; HarnessError as `interpreter_of`."""
-    labels = ["ours"] if len(pythons) == 1 else [f"ours {letter}" for letter in string.ascii_uppercase]
-    return [Contender(label, "ours", path, *interpreter_of(path)) for label, path in zip(labels, pythons, strict=False)]
+def ours(pythons: Sequence[str], *, also_plain: bool = False) -> list[Contender]:
+    """Return DelayMQ on each interpreter, and, if requested, on each without compiled kernels.
 
-
-def contenders(pythons: Sequence[str], against: str, real: RealVersion = "4.9") -> list[Contender]:
-    """Return DelayMQ on each interpreter, then RocketMQ's broker; or one kind only. HarnessError as
-    `interpreter_of`.
+    HarnessError as `interpreter_of`.
     """
-    taking_part = (*ours(pythons), real_contender(real, pythons[0]))
+    kinds = [(path, is_plain) for path in pythons for is_plain in ((False, True) if also_plain else (False,))]
+    labels = ["ours"] if len(kinds) == 1 else [f"ours {letter}" for letter in string.ascii_uppercase]
+    found = [
+        Contender(label, "ours", path, is_plain=is_plain)
+        for label, (path, is_plain) in zip(labels, kinds, strict=False)
+    ]
+    described = [(each, *interpreter_of(each.command)) for each in found]
+    return [replace(each, interpreter=build, source=source) for each, build, source in described]
+
+
+def contenders(
+    pythons: Sequence[str], against: str, real: RealVersion = "4.9", *, also_plain: bool = False
+) -> list[Contender]:
+    """Return DelayMQ as `ours` does, then RocketMQ's broker; or one kind only. HarnessError as `interpreter_of`."""
+    taking_part = (*ours(pythons, also_plain=also_plain), real_contender(real, pythons[0]))
     return [each for each in taking_part if against in ("both", each.kind)]
 
 
@@ -139,7 +162,7 @@ class Subject:
         if self.kind == "nats":
             self.cluster = NatsCluster()
         elif self.kind == "ours":
-            self.cluster = _ours(config, contender.python, tls=tls, is_pair=is_pair)
+            self.cluster = _ours(config, contender.command, tls=tls, is_pair=is_pair)
         elif timers or contender.is_real_5:
             self.cluster = _real_5({**TIMER_SETTINGS, **config}, tls=tls, is_pair=is_pair)
         else:
@@ -240,8 +263,8 @@ def recorded_times(path: Path) -> list[tuple[float, float]]:
     return found
 
 
-def _ours(config: Mapping[str, str], python: str, *, tls: ServerKeys | None, is_pair: bool) -> Cluster:
-    launcher = (python, "-m", "delaymq")
+def _ours(config: Mapping[str, str], command: Sequence[str], *, tls: ServerKeys | None, is_pair: bool) -> Cluster:
+    launcher = (*command, "-m", "delaymq")
     if is_pair:
         return OurPair(config=config, launcher=launcher)
     return OurCluster(config=config if tls is None else {**config, **tls.settings()}, launcher=launcher)
