@@ -40,12 +40,18 @@ def remark(text: str | None, secrets: Iterable[str] = ()) -> str:
     if not text:
         return ""
     long_enough = {each for each in islice(secrets, MAX_SECRETS) if len(each) >= MIN_SECRET_CHARACTERS}
-    # As they are, and as error messages may escape them.
-    forms = {form for each in long_enough for form in (each, repr(each)[1:-1], json.dumps(each)[1:-1])}
+    forms = {form for each in long_enough for form in _forms(each)}
     shown = _without(forms, text[:_EXAMINED_CHARACTERS])
     if len(text) > _EXAMINED_CHARACTERS:
         shown = shown[:-MAX_QUOTED_CHARACTERS]  # perhaps the beginning of a secret
     return _cut(_without_user_info(_valid(shown)), MAX_REMARK_CHARACTERS)
+
+
+def _forms(secret: str) -> tuple[str, ...]:
+    """Return a secret unchanged, and as error messages may escape it."""
+    escaped = repr(secret)[1:-1]
+    # Python escapes a quote only if the text, which may be truncated, contains both kinds.
+    return secret, escaped, escaped.replace("\\'", "'"), json.dumps(secret)[1:-1]
 
 
 def _without(secrets: Iterable[str], text: str) -> str:
