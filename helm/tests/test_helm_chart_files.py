@@ -29,8 +29,8 @@ NOT_IN_VALUES = {
 """Settings that the Deployment sets itself, or that only an operator outside a cluster needs."""
 LABELS = {
     "namespace", "pod", "le", "kind", "type", "status", "level", "topic", "group", "reason", "what", "which", "holder",
-    "mode", "version", "result", "due_in", "limit", "treatment", "account", "verb", "broker", "broker_namespace",
-    "broker_pod",
+    "mode", "version", "result", "due_in", "limit", "treatment", "account", "quota", "direction", "verb", "broker",
+    "broker_namespace", "broker_pod",
 }  # fmt: skip
 """The first labels are added by Prometheus; the others belong to the metrics."""
 
