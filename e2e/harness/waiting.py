@@ -12,9 +12,9 @@ LOOK_S = 0.1
 FoundT = TypeVar("FoundT")
 
 
-def until(happens: Callable[[], FoundT], what: str) -> FoundT:
+def until(happens: Callable[[], FoundT], what: str, limit_s: float = WAIT_S) -> FoundT:
     """Return the first true result of ``happens``; a client error or missing file counts as not yet true."""
-    deadline = time.monotonic() + WAIT_S
+    deadline = time.monotonic() + limit_s
     while True:
         try:
             found = happens()
@@ -22,5 +22,5 @@ def until(happens: Callable[[], FoundT], what: str) -> FoundT:
                 return found
         except (ClientError, OSError):
             pass
-        assert time.monotonic() < deadline, f"not within {WAIT_S:g} s: {what}"
+        assert time.monotonic() < deadline, f"not within {limit_s:g} s: {what}"
         time.sleep(LOOK_S)
