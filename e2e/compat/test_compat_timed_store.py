@@ -33,9 +33,9 @@ DELIVERED, FAR, GUESTS = 8, 3, 8
 """Numbers of timed messages: delivered before the first move; pending until the end; sent to RocketMQ's broker."""
 
 LATE_LIMIT_MS = 2000
+"""A timer of RocketMQ 5 with a relative delay states its due time to a second."""
 DELIVERY_LIMIT_S = 150.0
 """RocketMQ 5 needs most of a minute to deliver them after its start on a busy machine."""
-"""A timer of RocketMQ 5 with a relative delay states its due time to a second."""
 NewWorkbench = Callable[[Cluster], Workbench]
 
 
