@@ -275,6 +275,11 @@ def test_killed_copy_of_sends_leaves_a_torn_tail_without_a_hole(
     assert sum(isinstance(each, Record) for each in found) == 1 + records
 
 
-def test_brokers_without_kernels_have_no_encoder(open_harness: Callable[..., Harness]) -> None:
+def test_brokers_without_kernels_or_with_access_control_do_not_take_plain_sends(
+    open_harness: Callable[..., Harness], monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert (plain_sends.encoder is None) == (kernels.compiled("SendEncoder") is None)
-    assert (plain_sends.plain_sends(open_harness().broker) is None) == (plain_sends.encoder is None)
+    broker = open_harness().broker
+    assert (plain_sends.plain_sends(broker) is None) == (plain_sends.encoder is None)
+    monkeypatch.setattr(broker, "access", object())
+    assert plain_sends.plain_sends(broker) is None

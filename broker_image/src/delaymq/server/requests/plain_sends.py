@@ -46,8 +46,11 @@ encoder = _made()
 
 
 def plain_sends(broker: Broker) -> PlainSends | None:
-    """Return the `PlainSends` of a broker; None without compiled kernels."""
-    return None if encoder is None else PlainSends(broker)
+    """Return the `PlainSends` of a broker; None without compiled kernels, and with access control.
+
+    Without it, connections do not copy the bytes that they receive.
+    """
+    return None if encoder is None or broker.access is not None else PlainSends(broker)
 
 
 class PlainSends:
