@@ -2,9 +2,10 @@
 
 import { get } from "./api.js";
 import { h } from "./dom.js";
-import { asInput, counted, time } from "./format.js";
+import { counted, time } from "./format.js";
 import { Pages, PAGE_ROWS } from "./paging.js";
 import { badge, choice, empty, heading, loading, note, place, table } from "./parts.js";
+import { field, number, searchForm, timeField } from "./search-form.js";
 
 const POLL_MS = 5_000;
 // The broker reads some megabytes per request in search of lines; so many requests are made for one page.
@@ -86,26 +87,16 @@ function result(line) {
 }
 
 function filterForm(wanted) {
-  const field = (name, label, properties) =>
-    h("div", { class: "field" }, h("label", { for: `filter-${name}` }, label), h("input", { id: `filter-${name}`, name, autocomplete: "off", spellcheck: "false", ...properties }));
-  const submit = (event) => {
-    event.preventDefault();
-    const values = new FormData(event.currentTarget);
-    const at = (name) => (values.get(name) ? new Date(values.get(name)).getTime() : null);
-    const text = (name) => values.get(name).trim();
+  const submitted = ({ text, at }) => {
     const named = { action: text("action"), target: text("target"), account: text("account"), peer: text("peer") };
     location.hash = place(["audit"], { ...named, result: wanted.result, from: at("from"), until: at("until") });
   };
-  const number = (value) => (value && /^\d{1,15}$/.test(value) ? Number(value) : null);
-  return h(
-    "form",
-    { class: "form", "data-key": "filter", role: "search", onsubmit: submit },
-    field("action", "Action", { value: wanted.action, placeholder: "topic or topic.delete", maxlength: 255 }),
-    field("target", "Target", { value: wanted.target, placeholder: "part of a name", maxlength: 255 }),
-    field("account", "Account", { value: wanted.account, maxlength: 255 }),
-    field("peer", "Peer", { value: wanted.peer, placeholder: "beginning of the address", maxlength: 255 }),
-    field("from", "From", { type: "datetime-local", step: 1, value: asInput(number(wanted.from)) }),
-    field("until", "until", { type: "datetime-local", step: 1, value: asInput(number(wanted.until)) }),
-    h("button", { type: "submit", class: "primary" }, "Filter"),
-  );
+  return searchForm("filter", "Filter", submitted, [
+    field("filter", "action", "Action", { value: wanted.action, placeholder: "topic or topic.delete", maxlength: 255 }),
+    field("filter", "target", "Target", { value: wanted.target, placeholder: "part of a name", maxlength: 255 }),
+    field("filter", "account", "Account", { value: wanted.account, maxlength: 255 }),
+    field("filter", "peer", "Peer", { value: wanted.peer, placeholder: "beginning of the address", maxlength: 255 }),
+    timeField("filter", "from", "From", number(wanted.from)),
+    timeField("filter", "until", "until", number(wanted.until)),
+  ]);
 }

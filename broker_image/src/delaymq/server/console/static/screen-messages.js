@@ -2,8 +2,9 @@
 
 import { ApiError, get } from "./api.js";
 import { h, morph } from "./dom.js";
-import { asInput, bytes, count, counted, time } from "./format.js";
+import { bytes, count, counted, time } from "./format.js";
 import { badge, empty, heading, link, loading, note, place, table, topicLink } from "./parts.js";
+import { field, number, searchForm, timeField } from "./search-form.js";
 import { problem } from "./view.js";
 
 const ID = /^[0-9a-fA-F]{32}$/;
@@ -29,7 +30,7 @@ export function messagesScreen(view, { parameters }) {
     to: number(parameters.get("to")),
   };
   const head = heading("Messages");
-  const form = searchForm(view, wanted);
+  const form = formOf(view, wanted);
   const show = (...nodes) => view.render(head, form, ...nodes);
   if (!wanted.topic && !wanted.q) {
     show(empty("Enter a topic to see its newest messages, a topic and a key or unique id, or an offset message id. Each send returns both ids of the message:", "delaymq send Orders hello --key order-42"));
@@ -44,35 +45,21 @@ export function messagesScreen(view, { parameters }) {
   );
 }
 
-function number(text) {
-  return text !== null && /^\d{1,15}$/.test(text) ? Number(text) : null;
-}
-
-function searchForm(view, wanted) {
+function formOf(view, wanted) {
   const topics = h("datalist", { id: "topics" });
-  const field = (name, label, properties) => {
-    const input = h("input", { id: `search-${name}`, name, autocomplete: "off", spellcheck: "false", ...properties });
-    return h("div", { class: "field" }, h("label", { for: `search-${name}` }, label), input);
-  };
-  const submit = (event) => {
-    event.preventDefault();
-    const values = new FormData(event.currentTarget);
-    const at = (name) => (values.get(name) ? new Date(values.get(name)).getTime() : null);
-    const hash = place(["messages"], { topic: values.get("topic").trim(), q: values.get("q").trim(), from: at("from"), to: at("to") });
+  const submitted = ({ text, at }) => {
+    const hash = place(["messages"], { topic: text("topic"), q: text("q"), from: at("from"), to: at("to") });
     if (hash === location.hash) window.dispatchEvent(new HashChangeEvent("hashchange"));
     else location.hash = hash;
   };
   suggest(topics, view.signal);
-  return h(
-    "form",
-    { class: "form", "data-key": "search", role: "search", onsubmit: submit },
-    field("topic", "Topic", { value: wanted.topic, list: "topics" }),
-    field("q", "Key or id", { value: wanted.q, placeholder: "key, unique id or offset message id" }),
-    field("from", "Stored from", { type: "datetime-local", step: 1, value: asInput(wanted.from) }),
-    field("to", "to", { type: "datetime-local", step: 1, value: asInput(wanted.to) }),
-    h("button", { type: "submit", class: "primary" }, "Search"),
-    topics,
-  );
+  const fields = [
+    field("search", "topic", "Topic", { value: wanted.topic, list: "topics" }),
+    field("search", "q", "Key or id", { value: wanted.q, placeholder: "key, unique id or offset message id" }),
+    timeField("search", "from", "Stored from", wanted.from),
+    timeField("search", "to", "to", wanted.to),
+  ];
+  return searchForm("search", "Search", submitted, fields, topics);
 }
 
 async function suggest(list, signal) {

@@ -2,10 +2,11 @@
 
 import { brokerNow, get } from "./api.js";
 import { h } from "./dom.js";
-import { asInput, scheduleText, time, until } from "./format.js";
+import { scheduleText, time, until } from "./format.js";
 import { Pages, PAGE_ROWS } from "./paging.js";
 import { empty, heading, link, loading, note, place, table, topicLink } from "./parts.js";
 import { messageLink } from "./screen-messages.js";
+import { field, number, searchForm, timeField } from "./search-form.js";
 
 const POLL_MS = 4_000;
 // The broker reads some thousand messages per request in search of a tag; so many requests are made for one page.
@@ -46,30 +47,20 @@ async function page({ topic, key, tag, group, held, from, until: end, level, kin
 }
 
 function filterForm(wanted) {
-  const field = (name, label, properties) =>
-    h("div", { class: "field" }, h("label", { for: `filter-${name}` }, label), h("input", { id: `filter-${name}`, name, autocomplete: "off", spellcheck: "false", ...properties }));
-  const submit = (event) => {
-    event.preventDefault();
-    const values = new FormData(event.currentTarget);
-    const at = (name) => (values.get(name) ? new Date(values.get(name)).getTime() : null);
-    const text = (name) => values.get(name).trim();
-    const held = values.get("held") ? "true" : null;
+  const submitted = ({ text, at }) => {
+    const held = text("held") ? "true" : null;
     const named = { topic: text("topic"), key: text("key"), tag: text("tag"), group: text("group") };
     location.hash = place(["delays", "list"], { ...wanted, ...named, held, from: at("from"), until: at("until") });
   };
-  const number = (value) => (value && /^\d{1,15}$/.test(value) ? Number(value) : null);
-  return h(
-    "form",
-    { class: "form", "data-key": "filter", role: "search", onsubmit: submit },
-    field("topic", "Topic", { value: wanted.topic }),
-    field("key", "Key", { value: wanted.key, placeholder: "DELAY_KEY, key or unique id" }),
-    field("tag", "Tag", { value: wanted.tag }),
-    field("group", "Group", { value: wanted.group, placeholder: "DELAY_GROUP" }),
-    field("from", "Due from", { type: "datetime-local", step: 1, value: asInput(number(wanted.from)) }),
-    field("until", "until", { type: "datetime-local", step: 1, value: asInput(number(wanted.until)) }),
+  return searchForm("filter", "Filter", submitted, [
+    field("filter", "topic", "Topic", { value: wanted.topic }),
+    field("filter", "key", "Key", { value: wanted.key, placeholder: "DELAY_KEY, key or unique id" }),
+    field("filter", "tag", "Tag", { value: wanted.tag }),
+    field("filter", "group", "Group", { value: wanted.group, placeholder: "DELAY_GROUP" }),
+    timeField("filter", "from", "Due from", number(wanted.from)),
+    timeField("filter", "until", "until", number(wanted.until)),
     h("label", { class: "check" }, h("input", { type: "checkbox", name: "held", value: "true", checked: wanted.held === "true" }), " Held by a pause"),
-    h("button", { type: "submit", class: "primary" }, "Filter"),
-  );
+  ]);
 }
 
 function limits({ level, kind, ...rest }) {
