@@ -87,13 +87,8 @@ def main(words: list[str]) -> int:
         )
         runner = Runner(report, alternate=not arguments.sequential)
         runner.run_all(arguments.options, taking_part, arguments.pairs)
-    print(f"\n{report.terminal()}\n")
-    for label, commit in zip(LABELS, hashes, strict=True):
-        print(f"{label}: {commits.subject_line(commit)}")
-    for failure in report.failures:
-        print(f"failed: {failure}")
-    print(f"written: {report.write(RESULTS_PATH, words, prefix='compare-')} and .json")
-    return 1 if report.failures else 0
+    notes = [f"{label}: {commits.subject_line(commit)}" for label, commit in zip(LABELS, hashes, strict=True)]
+    return report.conclude(RESULTS_PATH, words, notes=notes, prefix="compare-")
 
 
 if __name__ == "__main__":

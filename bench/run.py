@@ -65,13 +65,9 @@ def main(words: list[str]) -> int:
     before = commits.of_packages(taking_part)
     runner = Runner(report, alternate=not arguments.sequential)
     runner.run_all(arguments.options, taking_part, arguments.pairs)
-    print(f"\n{report.terminal()}\n")
-    for failure in report.failures:
-        print(f"failed: {failure}")
     facts = {"commits": commits.during(before, commits.of_packages(taking_part))}
     prefix = "" if arguments.real == "4.9" else f"real-{arguments.real}-"
-    print(f"written: {report.write(RESULTS_PATH, words, prefix=prefix, facts=facts)} and .json")
-    return 1 if report.failures else 0
+    return report.conclude(RESULTS_PATH, words, prefix=prefix, facts=facts)
 
 
 if __name__ == "__main__":

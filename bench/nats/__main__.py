@@ -69,12 +69,8 @@ def main(words: list[str]) -> int:
     before = commits.of_packages(measured)
     runner = Runner(report, alternate=not arguments.sequential, scenarios=SCENARIOS)
     runner.run_all(arguments.options, measured, arguments.pairs)
-    print(f"\n{report.terminal()}\n")
-    for failure in report.failures:
-        print(f"failed: {failure}")
     facts = {"commits": commits.during(before, commits.of_packages(measured))}
-    print(f"written: {report.write(RESULTS_PATH, words, prefix='nats-', facts=facts)} and .json")
-    return 1 if report.failures else 0
+    return report.conclude(RESULTS_PATH, words, prefix="nats-", facts=facts)
 
 
 if __name__ == "__main__":

@@ -150,6 +150,22 @@ class Report:
             ],
         }
 
+    def conclude(
+        self,
+        folder: Path,
+        arguments: Sequence[str],
+        *,
+        notes: Sequence[str] = (),
+        prefix: str = "",
+        facts: Mapping[str, object] | None = None,
+    ) -> int:
+        """Print the table, these notes and the failures, and write the files; return 1 if some rows failed, else 0."""
+        print(f"\n{self.terminal()}\n")
+        for line in (*notes, *(f"failed: {failure}" for failure in self.failures)):
+            print(line)
+        print(f"written: {self.write(folder, arguments, prefix=prefix, facts=facts)} and .json")
+        return 1 if self.failures else 0
+
     def write(
         self, folder: Path, arguments: Sequence[str], *, prefix: str = "", facts: Mapping[str, object] | None = None
     ) -> Path:
