@@ -45,6 +45,17 @@ def processor_row(group: str, title: str, size: int) -> Row:
     return Row(f"{group}_{size}_cpu", group, f"{title}, {size} B: processor", "µs/message", "lower", "ratio ≤ 1")
 
 
+def guarded_rows(group: str, send: str, size: int) -> tuple[Row, Row]:
+    """Return the rows of rate and processor time of the sends `send` with access control, or with quotas, too."""
+    suffix = "access control" if group == "access" else "access control and quotas"
+    title = f"{SEND_GROUPS[send]}, {suffix}, {size} B"
+    name = f"{group}_{send}_{size}"
+    return (
+        Row(f"{name}_rate", group, title, "messages/s", "higher", "ratio ≥ 1"),
+        Row(f"{name}_cpu", group, f"{title}: processor", "µs/message", "lower", "ratio ≤ 1"),
+    )
+
+
 START = Row("start", "start", "start to first acknowledged send", "s", "lower", "1 s")
 IDLE_MEMORY = Row("idle_memory", "idle", "idle memory, VmRSS", "MiB", "lower", "60 MiB")
 IDLE_PROCESSOR = Row("idle_cpu", "idle", "idle processor", "%", "lower", "1 %")
@@ -178,5 +189,5 @@ CLIENT_LATENCY_PROCESSOR = Row(
 GROUPS = (
     "start", "idle", *SEND_GROUPS, "consume", "tls", "filtered", "transactions", "latency", "memory", "delay",
     "timed", "burst", "overdue", "overdue-timed", "pending", "pending-level", "recovery", "rebuild", "replicas",
-    "client",
+    "access", "quotas", "client",
 )  # fmt: skip

@@ -36,6 +36,24 @@ SEND_OPTIONS: dict[str, dict[str, Any]] = {
 TRANSACTION_THREADS = (1, 16)
 KINDS = 10
 FILTERS: dict[str, dict[str, Any]] = {"SQL92": {"sql": "kind='3'AND(number>=0)"}, "tags": {"tags": "T3"}}
+GUARDED_SENDS = ("sync1", "sync64", "async")
+ACCESS_KEY, SECRET_KEY = "bench-producer", "bench-producer-secret"
+ACCOUNT_OPTIONS = (f"-Dload.accessKey={ACCESS_KEY}", f"-Dload.secretKey={SECRET_KEY}")
+RULES = f"""accounts:
+- accessKey: {ACCESS_KEY}
+  secretKey: {SECRET_KEY}
+  defaultTopicPerm: PUB|SUB
+  defaultGroupPerm: SUB
+"""
+UNREACHED_QUOTAS = """  quotas:
+    sendBytesPerSecond: 1000000000
+    sendRequestsPerSecond: 1000000
+    pullBytesPerSecond: 1000000000
+    pullRequestsPerSecond: 1000000
+    requestsPerSecond: 1000000
+    eventLoopPercent: 100
+    connections: 1000
+"""
 GIB = 1 << 30
 ASYNCIO_LOAD_PATH = Path(__file__).resolve().parent / "asyncio_load.py"
 
@@ -138,6 +156,35 @@ def encrypted(options: Options, contender: Contender, load: LoadProgram) -> Iter
             used = proc.processor_s(subject.pid) - before
             title = f"{rows.SEND_GROUPS['sync64']}, TLS"
             yield _per_message("tls", title, size, result["rate"], used, result["acknowledged"])
+
+
+def access(options: Options, contender: Contender, load: LoadProgram) -> Iterator[list[Sample]]:
+    """Measure sends with access control: the client signs each request, and the broker checks it."""
+    return _guarded(options, contender, "access", RULES)
+
+
+def quotas(options: Options, contender: Contender, load: LoadProgram) -> Iterator[list[Sample]]:
+    """Measure the same sends with every quota on a rate, none of which is reached."""
+    return _guarded(options, contender, "quotas", f"{RULES}{UNREACHED_QUOTAS}")
+
+
+def _guarded(options: Options, contender: Contender, group: str, rules: str) -> Iterator[list[Sample]]:
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(TemporaryDirectory(prefix="delaymq-bench-access-")))
+        load = stack.enter_context(LoadProgram(folder, jvm_options=(*JVM_OPTIONS, *ACCOUNT_OPTIONS)))
+        subject = stack.enter_context(Subject(contender, load, rules=rules))
+        subject.start()
+        for send in GUARDED_SENDS:
+            subject.send("Warm", seconds=options.scaled(5, 2), size=options.sizes[0], **SEND_OPTIONS[send])
+        yield []
+        for size in options.sizes:
+            for send in GUARDED_SENDS:
+                before = proc.processor_s(subject.pid)
+                result = subject.send("Bench", seconds=options.scaled(10, 3), size=size, **SEND_OPTIONS[send])
+                used = proc.processor_s(subject.pid) - before
+                rate_row, processor_row = rows.guarded_rows(group, send, size)
+                per_message = used / result["acknowledged"] * 1e6
+                yield [Sample(rate_row, result["rate"]), Sample(processor_row, per_message)]
 
 
 def filtered(options: Options, contender: Contender, load: LoadProgram) -> Iterator[list[Sample]]:
@@ -286,6 +333,8 @@ SCENARIOS: dict[str, tuple[Scenario, frozenset[str]]] = {
     "timed": (delays.timed, frozenset({"timed"})),
     "burst": (delays.burst, frozenset({"burst"})),
     "tls": (encrypted, frozenset({"tls"})),
+    "access": (access, frozenset({"access"})),
+    "quotas": (quotas, frozenset({"quotas"})),
     "filtered": (filtered, frozenset({"filtered"})),
     "transactions": (transactions, frozenset({"transactions"})),
     "overdue": (delays.overdue, frozenset({"overdue"})),

@@ -101,11 +101,18 @@ class Contender:
         return (*WITHOUT_KERNELS, self.python) if self.is_plain else (self.python,)
 
 
+MISSING_IN_4: Mapping[str, str] = {"quotas": "RocketMQ has no quotas for accounts"}
 MISSING_IN_5: Mapping[str, str] = {
-    "client": "the row compares clients of 4.9 on DelayMQ's broker, without a broker of RocketMQ"
+    **MISSING_IN_4,
+    "access": "RocketMQ 5.3 has another access control, with other rules",
+    "client": "the row compares clients of 4.9 on DelayMQ's broker, without a broker of RocketMQ",
 }
 _REAL: Mapping[RealVersion, Contender] = {
-    "4.9": Contender("real", "real", version="RocketMQ 4.9.7; in rows of timed messages, RocketMQ 5.3.3"),
+    "4.9": Contender(
+        *("real", "real"),
+        version="RocketMQ 4.9.7; in rows of timed messages, RocketMQ 5.3.3",
+        missing=MISSING_IN_4,
+    ),
     "5.3": Contender("real 5.3.3", "real", version="RocketMQ 5.3.3", is_real_5=True, missing=MISSING_IN_5),
 }
 
@@ -142,7 +149,7 @@ class Subject:
     """A broker with a new store, and its load program; a context manager.
 
     With `is_pair`, it has a replica. With `timers`, the real broker is always that of RocketMQ 5.3, because 4.9 has no
-    timed messages.
+    timed messages. `rules` is the text of a plain_acl.yml, which enables access control; not with RocketMQ 5.3.
     """
 
     def __init__(
@@ -153,6 +160,7 @@ class Subject:
         tls: ServerKeys | None = None,
         timers: bool = False,
         is_pair: bool = False,
+        rules: str | None = None,
         **settings: str,
     ) -> None:
         self.kind = contender.kind
@@ -162,11 +170,11 @@ class Subject:
         if self.kind == "nats":
             self.cluster = NatsCluster()
         elif self.kind == "ours":
-            self.cluster = _ours(config, contender.command, tls=tls, is_pair=is_pair)
+            self.cluster = _ours(config, contender.command, tls=tls, is_pair=is_pair, rules=rules)
         elif timers or contender.is_real_5:
             self.cluster = _real_5({**TIMER_SETTINGS, **config}, tls=tls, is_pair=is_pair)
         else:
-            self.cluster = _real(config, tls=tls, is_pair=is_pair)
+            self.cluster = _real(config, tls=tls, is_pair=is_pair, rules=rules)
 
     def __enter__(self) -> Subject:
         return self
@@ -263,16 +271,20 @@ def recorded_times(path: Path) -> list[tuple[float, float]]:
     return found
 
 
-def _ours(config: Mapping[str, str], command: Sequence[str], *, tls: ServerKeys | None, is_pair: bool) -> Cluster:
+def _ours(
+    config: Mapping[str, str], command: Sequence[str], *, tls: ServerKeys | None, is_pair: bool, rules: str | None
+) -> Cluster:
     launcher = (*command, "-m", "delaymq")
     if is_pair:
         return OurPair(config=config, launcher=launcher)
-    return OurCluster(config=config if tls is None else {**config, **tls.settings()}, launcher=launcher)
+    return OurCluster(config=config if tls is None else {**config, **tls.settings()}, launcher=launcher, rules=rules)
 
 
-def _real(config: Mapping[str, str], *, tls: ServerKeys | None, is_pair: bool) -> Cluster:
+def _real(config: Mapping[str, str], *, tls: ServerKeys | None, is_pair: bool, rules: str | None) -> Cluster:
     if is_pair:
         return RealPair(config=config, jvm_options=REAL_JVM_OPTIONS)
+    if rules is not None:
+        return RealCluster(config=config, jvm_options=REAL_JVM_OPTIONS, rules=rules)
     return _with_tls(RealCluster, config, tls)
 
 

@@ -33,7 +33,7 @@ final class Producers {
             if (known != null) {
                 return known;
             }
-            DefaultMQProducer producer = transactions ? committing() : new DefaultMQProducer("load_producer");
+            DefaultMQProducer producer = transactions ? committing() : new DefaultMQProducer("load_producer", Account.hook());
             producer.setNamesrvAddr(namesrv);
             producer.setInstanceName(instanceName());
             producer.setRetryTimesWhenSendFailed(retries);
@@ -48,7 +48,7 @@ final class Producers {
 
     /** Commits every transactional message, immediately and when the broker checks it. */
     private static DefaultMQProducer committing() {
-        TransactionMQProducer producer = new TransactionMQProducer("load_transactions");
+        TransactionMQProducer producer = new TransactionMQProducer("load_transactions", Account.hook());
         producer.setTransactionListener(new TransactionListener() {
             @Override
             public LocalTransactionState executeLocalTransaction(Message message, Object argument) {

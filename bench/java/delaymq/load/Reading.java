@@ -26,7 +26,7 @@ final class Reading {
             if (known != null) {
                 return known;
             }
-            DefaultMQPullConsumer consumer = new DefaultMQPullConsumer(group);
+            DefaultMQPullConsumer consumer = new DefaultMQPullConsumer(group, Account.hook());
             consumer.setNamesrvAddr(namesrv);
             consumer.setInstanceName(Producers.instanceName());
             consumer.start();
