@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import tempfile
 import time
+import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -126,7 +127,7 @@ class Runner:
                             break
         finally:
             for iterator in steps.values():
-                with contextlib.suppress(HarnessError):
+                with contextlib.suppress(Exception):
                     iterator.close()  # type: ignore[attr-defined]
 
     def _step(self, name: str, pair: int, label: str, iterator: Iterator[list[Sample]]) -> bool:
@@ -135,9 +136,10 @@ class Runner:
             samples = next(iterator)
         except StopIteration:
             return True
-        except HarnessError as e:
-            self._report.failures.append(f"pair {pair}, {name}, {label}: {e}")
-            self.say(f"pair {pair}  {label:6}  {name} FAILED: {e}")
+        except Exception as e:  # a defect in one scenario must not discard the figures of an hour
+            reason = str(e) if isinstance(e, HarnessError) else "".join(traceback.format_exception(e)).strip()
+            self._report.failures.append(f"pair {pair}, {name}, {label}: {reason}")
+            self.say(f"pair {pair}  {label:6}  {name} FAILED: {reason}")
             return True
         self._report.add(label, pair, samples)
         for sample in samples:

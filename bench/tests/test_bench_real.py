@@ -68,6 +68,24 @@ def test_scenario_that_a_broker_lacks_is_reported_and_not_run(monkeypatch: pytes
     assert "| second, 1 B | messages/s | 5.00 | 5.00–5.00 | no such row |" in report.markdown()
 
 
+def test_defect_in_a_scenario_fails_its_row_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(options: Options, contender: Contender, load: LoadProgram) -> Iterator[list[Sample]]:
+        yield []
+        raise KeyError("a defect")
+
+    def works(options: Options, contender: Contender, load: LoadProgram) -> Iterator[list[Sample]]:
+        yield [Sample(SECOND, 5.0)]
+
+    monkeypatch.setattr("runner.LoadProgram", _NoProgram)
+    report = Report([OURS], title="t", base="real 5.3.3")
+    known = {"first": (fails, frozenset({"sync1"})), "second": (works, frozenset({"sync8"}))}
+    Runner(report, alternate=True, scenarios=known).run_all(OPTIONS, [OURS], 1)
+    (failure,) = report.failures
+    assert failure.startswith("pair 1, first, ours: Traceback")
+    assert "a defect" in failure
+    assert "| second, 1 B | messages/s | 5.00 |" in report.markdown()
+
+
 def test_burst_is_measured_from_the_due_time_to_the_last_copy() -> None:
     times = {BURST: [(1000.0, 1250.0), (1000.0, 3000.0)], OTHER: [(1000.0, 1010.0), (2000.0, 2500.0), (3001.0, 9000.0)]}
     assert burst_figures(times, 1000, 2) == (2.0, 1.75, 500.0, 500.0, 500.0)
