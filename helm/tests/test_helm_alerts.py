@@ -247,6 +247,7 @@ FAULTS = (
         "DelayMQAccessRefused", measured("delaymq_access_refused_total", GROWS, reason="signature"),
         POD | {"reason": "signature"},
     ),
+    Fault("DelayMQAuditLinesLost", measured("delaymq_audit_dropped_total", GROWS)),
     Fault("DelayMQCertificateExpires", measured("delaymq_tls_certificate_expiry_timestamp_seconds", 86_400)),
     Fault(
         "DelayMQCertificateNotRead", measured("delaymq_tls_certificate_reloads_total", GROWS, result="failed"),
