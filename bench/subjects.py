@@ -48,10 +48,17 @@ ASK_TIMEOUT_S = 60.0
 
 WITHOUT_KERNELS = ("env", f"{kernels.VARIABLE}=off")
 """Start of a command that runs without compiled kernels."""
-_ASK = (
-    "import delaymq.server.main; from delaymq import interpreter, kernels; interpreter.main([]); print(kernels.ABOUT);"
-    " print(*delaymq.__path__)"
-)
+_ASK = """
+import delaymq.server.main
+from delaymq import interpreter
+interpreter.main([])
+try:
+    from delaymq.kernels import ABOUT
+except ImportError:
+    ABOUT = "none"  # a commit without them
+print(ABOUT)
+print(*delaymq.__path__)
+"""
 
 
 def interpreter_of(command: Sequence[str]) -> tuple[str, str]:

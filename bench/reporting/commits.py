@@ -15,6 +15,8 @@ GIT_TIMEOUT_S = 60.0
 INSTALL_TIMEOUT_S = 600.0
 """A download of all packages takes less than a minute; a registry that does not respond must not block a run."""
 PINS, PACKAGE = "requirements/run.txt", "broker_image"
+KERNELS = "broker_image/kernels/install.sh"
+"""Program that builds and installs the compiled kernels, in commits that have them."""
 _PIP = ("-m", "pip", "install", "-q", "--disable-pip-version-check")
 
 State = dict[str, object]
@@ -72,13 +74,13 @@ def subject_line(commit: str, root: Path = ROOT) -> str:
 def install(commit: str, folder: Path, python: str, root: Path = ROOT) -> str:
     """Install a commit with its own pinned packages into a new environment in this folder.
 
-    Return the path of its interpreter. HarnessError if a step fails. The files are taken from Git's objects, so there
-    is no worktree to remove afterwards.
+    It gets its compiled kernels if it has any and they can be built here. Return the path of its interpreter.
+    HarnessError if a step fails. The files are taken from Git's objects, so there is no worktree to remove afterwards.
     """
     tree, environment = folder / "tree", folder / "venv"
     tree.mkdir(parents=True)
     archive = folder / "tree.tar"
-    _git(root, "archive", f"--output={archive}", commit, PINS, PACKAGE)
+    _git(root, "archive", f"--output={archive}", commit, str(Path(PINS).parent), PACKAGE)
     _run(["tar", "-xf", str(archive), "-C", str(tree)], "cannot extract the commit")
     _run([python, "-m", "venv", str(environment)], f"{python} cannot create an environment")
     installed = str(environment / "bin" / "python")
@@ -87,6 +89,9 @@ def install(commit: str, folder: Path, python: str, root: Path = ROOT) -> str:
         [installed, *_PIP, "--no-deps", "--no-build-isolation", str(tree / PACKAGE)],
         f"cannot install {PACKAGE} of commit {commit[:12]}",
     )
+    if (tree / KERNELS).exists():
+        build = ["env", f"BUILD_FOLDER={folder / 'kernels'}", "sh", str(tree / KERNELS)]
+        _run([*build, str(environment / "bin"), str(folder / "stamp")], "cannot build the compiled kernels")
     return installed
 
 
