@@ -272,8 +272,11 @@ async def _serve(start: Callable[[], Awaitable[Started]], ending: Ending | None)
     # HTTP is loaded in this thread when the server already responds; a lack of threads must fail the start earlier.
     loop.set_default_executor(started(ThreadPoolExecutor(thread_name_prefix="default"), 1))
     server, events = await start()
-    from delaymq.interpreter import about_interpreter  # takes milliseconds; by now the server responds
+    # These take milliseconds; by now the server responds.
+    from delaymq.interpreter import about_interpreter
+    from delaymq.server.heap import keep_large_blocks_apart
 
+    keep_large_blocks_apart()
     interpreter = about_interpreter()
     for text, about in events():
         _logger.info("%s", text, extra=fields(**about, interpreter=interpreter))
