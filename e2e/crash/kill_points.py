@@ -128,6 +128,9 @@ def send_back_appended(reached: Reached) -> None:
 
 def half_appended(reached: Reached) -> None:
     """After a half message was appended to the log, before the response to its producer."""
+    from delaymq.store.message_store import MessageStore
+
+    _after(MessageStore, "append_encoded_sends", reached, lambda sent: sum(each[3] for each in sent[5]) if sent else 0)
     _after_appends(reached, lambda message: message.topic == "RMQ_SYS_TRANS_HALF_TOPIC")
 
 

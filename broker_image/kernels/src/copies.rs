@@ -257,7 +257,7 @@ impl Writer<'_> {
 }
 
 /// Return a queue id that is written without leading zeros.
-fn queue_id_of(text: &str) -> Option<usize> {
+pub fn queue_id_of(text: &str) -> Option<usize> {
     let is_number = text.len() <= MAX_QUEUE_ID_DIGITS && text.bytes().all(|byte| byte.is_ascii_digit());
     if !is_number || (text.len() > 1 && text.starts_with('0')) {
         return None;

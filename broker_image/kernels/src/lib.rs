@@ -13,13 +13,15 @@ mod json;
 mod properties;
 mod pull;
 mod records;
+mod requests;
 mod scan;
 mod sends;
+mod transactions;
 
 use pyo3::prelude::*;
 
 /// Version of the functions' signatures and results; `delaymq.kernels` uses the package only if it has the same one.
-const INTERFACE: u32 = 5;
+const INTERFACE: u32 = 6;
 
 #[pymodule]
 fn delaymq_kernels(module: &Bound<'_, PyModule>) -> PyResult<()> {

@@ -1,22 +1,20 @@
-//! Plain sends among received bytes, for the log (twin: delaymq_testing/broker/send_encoder.py).
+//! Plain sends and ends of transactions among received bytes, for the log (twin:
+//! delaymq_testing/broker/send_encoder.py).
 
-use std::borrow::Cow;
-
+use pyo3::buffer::PyBuffer;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
-use pyo3::types::{PyBytes, PyDict, PyString, PyTuple};
+use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple};
 
 use crate::batch::{
     BODY_CRC_MASK, FIXED_BYTES, HOST_MASK, MAX_PROPERTIES_BYTES, MAX_TOPIC_BYTES, MESSAGE_MAGIC, TRANSACTION_MASK,
 };
-use crate::json::{Json, integer};
 use crate::properties::{self, Pair};
 use crate::records;
+use crate::requests::{Request, Send, frame_at};
+use crate::transactions::Rules;
 
-const SEND_MESSAGE_V2: i64 = 310;
-/// Headers above this size are left to Python. A larger word would also state another serialisation than JSON.
-const MAX_HEADER_BYTES: usize = 0xFFFF;
 /// Queues of the sends of one call are searched one by one.
 const MAX_QUEUES: usize = 64;
 /// Initial size of the keys.
@@ -28,19 +26,28 @@ const MULTI_TAG: &str = "MULTI_TAG";
 /// record, entries.
 type Stretch<'py> = (Bound<'py, PyString>, i32, i64, usize, i64, i64, Bound<'py, PyBytes>);
 
-/// Size of the handled frames, position of the last record, records, keys for the index, stretches, for each topic its
-/// number of messages and the size of their records, responses.
+/// Topic, number of messages and size of their records, number of half messages that are stored elsewhere, number of
+/// committed copies and size of their records.
+type Sums<'py> = (Bound<'py, PyString>, usize, usize, usize, usize, usize);
+
+/// Of a half message: queue offset, physical offset, time of birth in ms, producer group. Of an end: queue offset of the
+/// op mark, physical offset of the half message, outcome, an empty text.
+pub type Step = (i64, i64, i64, String);
+
+/// Size of the handled frames, position of the last record, records, keys for the index, stretches, sums, responses,
+/// steps of transactions.
 type Sent<'py> = (
     usize,
     usize,
     Bound<'py, PyBytes>,
     Bound<'py, PyBytes>,
     Vec<Stretch<'py>>,
-    Vec<(Bound<'py, PyString>, usize, usize)>,
+    Vec<Sums<'py>>,
     Bound<'py, PyBytes>,
+    Vec<Step>,
 );
 
-/// Encoder of sends that need no rules but those given to the constructor.
+/// Encoder of requests that need no rules but those given to the constructor.
 #[pyclass(frozen, module = "delaymq_kernels")]
 pub struct SendEncoder {
     /// Names of properties that need rules of the broker.
@@ -51,31 +58,40 @@ pub struct SendEncoder {
     closed: Vec<String>,
     /// Topics with this prefix need rules, too.
     retry_prefix: String,
-    names: Names,
+    pub names: Names,
+    pub transactions: Rules,
 }
 
 /// Names of properties, from a tuple.
 #[derive(FromPyObject)]
-struct Names {
+pub struct Names {
     #[pyo3(item(0))]
-    wait: String,
+    pub wait: String,
     #[pyo3(item(1))]
-    cluster: String,
+    pub cluster: String,
 }
 
 #[pymethods]
 impl SendEncoder {
     /// `names` are those of the properties that the broker removes and sets.
     #[new]
-    fn new(ruled: Vec<String>, own_prefix: String, closed: Vec<String>, retry_prefix: String, names: Names) -> Self {
-        Self { ruled, own_prefix, closed, retry_prefix, names }
+    fn new(
+        ruled: Vec<String>,
+        own_prefix: String,
+        closed: Vec<String>,
+        retry_prefix: String,
+        names: Names,
+        transactions: Rules,
+    ) -> Self {
+        Self { ruled, own_prefix, closed, retry_prefix, names, transactions }
     }
 
-    /// Return the records of the plain sends at the start of `data`, up to the first frame that Python has to handle.
+    /// Return the records of the requests at the start of `data`, up to the first frame that Python has to handle.
     ///
     /// `topics` maps names to configurations, `queues` maps topic and queue id to queues with a `max_number`. `answer`
     /// are the parts of a response: up to the id's offset, between it and the queue id, between it and the queue offset,
-    /// up to the opaque, and the end.
+    /// up to the opaque, and the end. `halves` are the maximum size of a half message's body (-1: there may be none), the
+    /// chunks of pending half messages, and the time in ms. `log` is the open segment, which begins at `log_base`.
     #[allow(clippy::too_many_arguments)]
     fn encode<'py>(
         &self,
@@ -87,18 +103,28 @@ impl SendEncoder {
         max_body_bytes: usize,
         cluster: &str,
         answer: (PyBackedBytes, PyBackedBytes, PyBackedBytes, PyBackedBytes, PyBackedBytes),
+        halves: (i64, Bound<'py, PyList>, i64),
         queues: &Bound<'py, PyDict>,
         physical_offset: i64,
         store_ms: i64,
         max_record_bytes: usize,
         room_bytes: usize,
+        log: &Bound<'py, PyAny>,
+        log_base: i64,
     ) -> Sent<'py> {
         let mut writer = Writer {
+            py,
             encoder: self,
             topics,
             queues,
             hosts: (born_host, store_host),
             max_body_bytes,
+            max_half_body_bytes: halves.0,
+            pending: &halves.1,
+            now_ms: halves.2,
+            log,
+            log_base,
+            mapped: None,
             cluster,
             answer: [&answer.0, &answer.1, &answer.2, &answer.3, &answer.4],
             physical_offset,
@@ -111,6 +137,9 @@ impl SendEncoder {
             records: Vec::with_capacity(data.len()),
             keys: Vec::with_capacity(KEYS_BYTES),
             responses: Vec::with_capacity(data.len() / 4),
+            steps: Vec::new(),
+            ended: Vec::new(),
+            read_bytes: 0,
         };
         let mut at = 0;
         if born_host.len() == IPV4_HOST_BYTES && store_host.len() == IPV4_HOST_BYTES {
@@ -118,124 +147,40 @@ impl SendEncoder {
                 at += bytes;
             }
         }
-        let Writer { last_at, known_topics, known_queues, records, keys, responses, .. } = writer;
+        let Writer { last_at, known_topics, known_queues, records, keys, responses, steps, .. } = writer;
         let found = known_queues.into_iter().filter(|queue| queue.count > 0).filter_map(|queue| {
             let topic = known_topics.get(queue.topic)?.name.clone();
             let entries = PyBytes::new(py, &queue.entries);
             Some((topic, queue.id, queue.first, queue.count, queue.first_at, queue.last_at, entries))
         });
         let stretches = found.collect();
-        let sums = known_topics.into_iter().filter(|topic| topic.messages > 0);
-        let sums = sums.map(|topic| (topic.name, topic.messages, topic.bytes)).collect();
+        let sums = known_topics.into_iter().filter(|topic| topic.messages + topic.halves + topic.copies > 0);
+        let sums = sums.map(|of| (of.name, of.messages, of.bytes, of.halves, of.copies, of.copied_bytes)).collect();
         let [records, keys, responses] = [records, keys, responses].map(|each| PyBytes::new(py, &each));
-        (at, last_at, records, keys, stretches, sums, responses)
+        (at, last_at, records, keys, stretches, sums, responses, steps)
     }
 }
 
-/// Return the complete frame at a position, without its length.
-fn frame_at(data: &[u8], at: usize) -> Option<&[u8]> {
-    let (length, rest) = data.get(at..)?.split_first_chunk::<4>()?;
-    rest.get(..u32::from_be_bytes(*length) as usize)
-}
-
-/// A send, as its frame states it.
-struct Send<'a> {
-    opaque: i32,
-    topic: Cow<'a, str>,
-    queue_id: i32,
-    sys_flag: i32,
-    born_ms: i64,
-    flag: i32,
-    properties: Cow<'a, str>,
-    reconsume_times: i32,
-    body: &'a [u8],
-}
-
-impl<'a> Send<'a> {
-    /// Read a frame; None if it is anything but a send of one message with the usual JSON header.
-    fn read(frame: &'a [u8]) -> Option<Self> {
-        let (word, rest) = frame.split_first_chunk::<4>()?;
-        let header_bytes = u32::from_be_bytes(*word) as usize;
-        if header_bytes > MAX_HEADER_BYTES {
-            return None;
-        }
-        let (header, body) = rest.split_at_checked(header_bytes)?;
-        let mut json = Json::new(std::str::from_utf8(header).ok()?);
-        let (mut code, mut opaque, mut flag, mut fields) = (None, None, None, None);
-        let mut others = [false; 3];
-        json.object(|json, name| {
-            let is_first = match name {
-                "code" => code.replace(json.integer()?).is_none(),
-                "opaque" => opaque.replace(i32::try_from(json.integer()?).ok()?).is_none(),
-                "flag" => flag.replace(json.integer()?).is_none(),
-                "extFields" => fields.replace(Fields::read(json)?).is_none(),
-                "version" => {
-                    i32::try_from(json.integer()?).ok()?;
-                    !std::mem::replace(&mut others[0], true)
-                }
-                "language" | "serializeTypeCurrentRPC" => {
-                    json.string()?;
-                    !std::mem::replace(&mut others[if name == "language" { 1 } else { 2 }], true)
-                }
-                _ => false,
-            };
-            is_first.then_some(())
-        })?;
-        if !json.is_at_end() || code? != SEND_MESSAGE_V2 || flag.unwrap_or(0) != 0 {
-            return None;
-        }
-        fields?.send(opaque.unwrap_or(0), body)
+impl SendEncoder {
+    /// Return whether a property needs no rules.
+    pub fn is_free(&self, pair: &Pair<'_>) -> bool {
+        !pair.0.starts_with(&self.own_prefix) && !self.ruled.iter().any(|ruled| ruled == pair.0)
     }
 }
 
-/// Values of the fields `a` to `n`.
-struct Fields<'a>([Option<Cow<'a, str>>; 14]);
-
-impl<'a> Fields<'a> {
-    fn read(json: &mut Json<'a>) -> Option<Self> {
-        let mut fields = Self(Default::default());
-        json.object(|json, name| {
-            let [letter @ b'a'..=b'n'] = *name.as_bytes() else { return None };
-            fields.0[usize::from(letter - b'a')].replace(json.string()?).is_none().then_some(())
-        })?;
-        Some(fields)
-    }
-
-    /// Return the send; None if a required field is missing, or one has an unusual value.
-    fn send(self, opaque: i32, body: &'a [u8]) -> Option<Send<'a>> {
-        // In the order of SendMessageRequestHeaderV2: group, topic, default topic, its queues, queue id, system flag, time
-        // of birth, flag, properties, times consumed, unit mode, maximum of these times, batch, broker.
-        let [a, b, c, d, e, f, g, h, i, j, k, l, m, _] = self.0;
-        let _ = (a?, c?);
-        let int32 = |text: Cow<'_, str>| integer(&text).and_then(|value| i32::try_from(value).ok());
-        let _ = (int32(d?)?, l.map_or(Some(0), int32)?);
-        if k.is_some_and(|unit_mode| unit_mode != "false" && unit_mode != "true")
-            || m.is_some_and(|batch| batch != "false")
-        {
-            return None;
-        }
-        Some(Send {
-            opaque,
-            topic: b?,
-            queue_id: int32(e?)?,
-            sys_flag: int32(f?)?,
-            born_ms: integer(&g?)?,
-            flag: int32(h?)?,
-            properties: i.unwrap_or_default(),
-            reconsume_times: j.map_or(Some(0), int32)?,
-            body,
-        })
-    }
-}
-
-struct Topic<'py> {
+pub struct Topic<'py> {
     text: String,
     name: Bound<'py, PyString>,
     key_base: u32,
+    /// Whether only the broker stores records in it.
+    is_closed: bool,
     /// Number of its queues.
     queues: i32,
-    messages: usize,
-    bytes: usize,
+    pub messages: usize,
+    pub bytes: usize,
+    pub halves: usize,
+    pub copies: usize,
+    pub copied_bytes: usize,
 }
 
 struct Queue {
@@ -249,103 +194,197 @@ struct Queue {
     entries: Vec<u8>,
 }
 
-/// What the sends so far have caused, and what all of them share.
-struct Writer<'a, 'py> {
-    encoder: &'a SendEncoder,
+/// Fields of a record that do not depend on its place.
+pub struct Fields<'a> {
+    pub flag: i32,
+    pub sys_flag: i32,
+    pub born_ms: i64,
+    pub born_host: &'a [u8],
+    pub store_host: &'a [u8],
+    pub reconsume_times: i32,
+    /// Prepared transaction offset.
+    pub prepared: i64,
+    pub body: &'a [u8],
+    pub body_crc: u32,
+    pub properties: &'a [u8],
+    pub pairs: &'a [Pair<'a>],
+}
+
+/// Index of a queue, and where its next record is.
+pub struct Place {
+    queue: usize,
+    /// Queue offset.
+    pub number: i64,
+    /// Physical offset.
+    pub offset: i64,
+    stated_size: i32,
+}
+
+/// What the requests so far have caused, and what all of them share.
+pub struct Writer<'a, 'py> {
+    pub py: Python<'py>,
+    pub encoder: &'a SendEncoder,
     topics: &'a Bound<'py, PyDict>,
     queues: &'a Bound<'py, PyDict>,
     /// Of the producer and of the broker.
-    hosts: (&'a [u8], &'a [u8]),
+    pub hosts: (&'a [u8], &'a [u8]),
     max_body_bytes: usize,
-    cluster: &'a str,
+    pub max_half_body_bytes: i64,
+    pub pending: &'a Bound<'py, PyList>,
+    pub now_ms: i64,
+    pub log: &'a Bound<'py, PyAny>,
+    pub log_base: i64,
+    /// The log, after the first access.
+    pub mapped: Option<PyBuffer<u8>>,
+    pub cluster: &'a str,
     answer: [&'a [u8]; 5],
-    physical_offset: i64,
+    pub physical_offset: i64,
     store_ms: i64,
-    max_record_bytes: usize,
+    pub max_record_bytes: usize,
     room_bytes: usize,
     last_at: usize,
-    known_topics: Vec<Topic<'py>>,
+    pub known_topics: Vec<Topic<'py>>,
     known_queues: Vec<Queue>,
     records: Vec<u8>,
     keys: Vec<u8>,
     responses: Vec<u8>,
+    pub steps: Vec<Step>,
+    /// Physical offsets of half messages whose ends were appended.
+    pub ended: Vec<i64>,
+    /// Size of the records of half messages that were read.
+    pub read_bytes: usize,
 }
 
 impl<'py> Writer<'_, 'py> {
-    /// Append the send in the frame at a position; return its size. None if Python has to handle it.
+    /// Append what the frame at a position requests; return its size. None if Python has to handle it.
     fn add_frame_at(&mut self, data: &[u8], at: usize) -> Option<usize> {
         let frame = frame_at(data, at)?;
-        self.add(frame)?;
+        match Request::read(frame)? {
+            Request::Send(send) => self.add(&send)?,
+            Request::End(end) => self.add_end(&end)?,
+        }
         Some(4 + frame.len())
     }
 
-    /// Append the send in a frame. None if Python has to handle it; nothing is appended then.
-    fn add(&mut self, frame: &[u8]) -> Option<()> {
-        let send = Send::read(frame)?;
-        if send.sys_flag & (HOST_MASK | TRANSACTION_MASK) != 0 || send.body.len() > self.max_body_bytes {
+    /// Append a send. None if Python has to handle it; nothing is appended then.
+    fn add(&mut self, send: &Send<'_>) -> Option<()> {
+        if send.sys_flag & HOST_MASK != 0 || send.body.len() > self.max_body_bytes {
             return None;
         }
         let topic = self.topic(&send.topic)?;
-        let queue = self.queue(topic, send.queue_id)?;
-        let encoder = self.encoder;
         let mut pairs: Vec<Pair<'_>> = Vec::with_capacity(16);
-        let is_free = |pair: &Pair<'_>| {
-            !pair.0.starts_with(&encoder.own_prefix) && !encoder.ruled.iter().any(|ruled| ruled == pair.0)
-        };
-        if !properties::parse(&send.properties, &mut pairs) || !pairs.iter().all(is_free) {
+        if !properties::parse(&send.properties, &mut pairs) {
+            return None;
+        }
+        if send.sys_flag & TRANSACTION_MASK != 0 {
+            return self.add_half(send, topic, pairs);
+        }
+        let encoder = self.encoder;
+        if !pairs.iter().all(|pair| encoder.is_free(pair)) {
             return None;
         }
         pairs.retain(|pair| pair.0 != encoder.names.wait);
         if !properties::put(&mut pairs, (&encoder.names.cluster, self.cluster)) {
             return None;
         }
-        let properties_bytes = properties::encoded_bytes(&pairs);
-        let size = FIXED_BYTES + send.body.len() + send.topic.len() + properties_bytes;
-        let at = self.records.len();
-        if properties_bytes > MAX_PROPERTIES_BYTES || size > self.max_record_bytes || at + size > self.room_bytes {
+        let queue = self.queue(topic, send.queue_id)?;
+        self.add_message(send, topic, queue, &pairs, MAX_PROPERTIES_BYTES)?;
+        Some(())
+    }
+
+    /// Append the message of a send to a queue of a topic, and the response. None as `add`.
+    pub fn add_message(
+        &mut self,
+        send: &Send<'_>,
+        topic: usize,
+        queue: usize,
+        pairs: &[Pair<'_>],
+        max_properties_bytes: usize,
+    ) -> Option<Place> {
+        let properties_bytes = properties::encoded_bytes(pairs);
+        let size = self.size(topic, send.body, properties_bytes)?;
+        if properties_bytes > max_properties_bytes || size > self.max_record_bytes {
             return None;
         }
-        let (stated_size, body_bytes) = (i32::try_from(size).ok()?, i32::try_from(send.body.len()).ok()?);
-        let offset = self.physical_offset.checked_add(i64::try_from(at).ok()?)?;
+        let place = self.place(queue, size, 0)?;
+        let mut raw = Vec::with_capacity(properties_bytes);
+        properties::encode(pairs, &mut raw);
+        let fields = Fields {
+            flag: send.flag,
+            sys_flag: send.sys_flag & !TRANSACTION_MASK,
+            born_ms: send.born_ms,
+            born_host: self.hosts.0,
+            store_host: self.hosts.1,
+            reconsume_times: send.reconsume_times,
+            prepared: 0,
+            body: send.body,
+            body_crc: crc32fast::hash(send.body) & BODY_CRC_MASK,
+            properties: &raw,
+            pairs,
+        };
+        self.write(&place, &fields)?;
         let topic = self.known_topics.get_mut(topic)?;
-        let queue = self.known_queues.get_mut(queue)?;
-        let queue_offset = queue.first.checked_add(i64::try_from(queue.count).ok()?)?;
+        (topic.messages, topic.bytes) = (topic.messages + 1, topic.bytes + size);
+        respond(&mut self.responses, self.answer, place.offset, send.queue_id, place.number, send.opaque);
+        Some(place)
+    }
+
+    /// Return the size of a record.
+    pub fn size(&self, topic: usize, body: &[u8], properties_bytes: usize) -> Option<usize> {
+        Some(FIXED_BYTES + body.len() + self.known_topics.get(topic)?.text.len() + properties_bytes)
+    }
+
+    /// Return where the next record of a queue is, if `before` bytes come before it. None if there is no room.
+    pub fn place(&self, queue: usize, size: usize, before: usize) -> Option<Place> {
+        let at = self.records.len() + before;
+        if at + size > self.room_bytes {
+            return None;
+        }
+        let known = self.known_queues.get(queue)?;
+        let number = known.first.checked_add(i64::try_from(known.count).ok()?)?;
+        let offset = self.physical_offset.checked_add(i64::try_from(at).ok()?)?;
+        Some(Place { queue, number, offset, stated_size: i32::try_from(size).ok()? })
+    }
+
+    /// Append a record, its entry and its keys. Its size and its place must be those that the functions above returned.
+    pub fn write(&mut self, place: &Place, record: &Fields<'_>) -> Option<()> {
+        let queue = self.known_queues.get_mut(place.queue)?;
+        let topic = self.known_topics.get(queue.topic)?;
+        let body_bytes = i32::try_from(record.body.len()).ok()?;
         let to = &mut self.records;
-        to.extend_from_slice(&stated_size.to_be_bytes());
+        self.last_at = to.len();
+        to.extend_from_slice(&place.stated_size.to_be_bytes());
         to.extend_from_slice(&MESSAGE_MAGIC.to_be_bytes());
-        to.extend_from_slice(&(crc32fast::hash(send.body) & BODY_CRC_MASK).to_be_bytes());
-        to.extend_from_slice(&send.queue_id.to_be_bytes());
-        to.extend_from_slice(&send.flag.to_be_bytes());
-        to.extend_from_slice(&queue_offset.to_be_bytes());
-        to.extend_from_slice(&offset.to_be_bytes());
-        to.extend_from_slice(&send.sys_flag.to_be_bytes());
-        for (time_ms, host) in [(send.born_ms, self.hosts.0), (self.store_ms, self.hosts.1)] {
+        to.extend_from_slice(&record.body_crc.to_be_bytes());
+        to.extend_from_slice(&queue.id.to_be_bytes());
+        to.extend_from_slice(&record.flag.to_be_bytes());
+        to.extend_from_slice(&place.number.to_be_bytes());
+        to.extend_from_slice(&place.offset.to_be_bytes());
+        to.extend_from_slice(&record.sys_flag.to_be_bytes());
+        for (time_ms, host) in [(record.born_ms, record.born_host), (self.store_ms, record.store_host)] {
             to.extend_from_slice(&time_ms.to_be_bytes());
             to.extend_from_slice(host);
         }
-        to.extend_from_slice(&send.reconsume_times.to_be_bytes());
-        to.extend_from_slice(&0_i64.to_be_bytes()); // prepared transaction offset
+        to.extend_from_slice(&record.reconsume_times.to_be_bytes());
+        to.extend_from_slice(&record.prepared.to_be_bytes());
         to.extend_from_slice(&body_bytes.to_be_bytes());
-        to.extend_from_slice(send.body);
-        to.push(send.topic.len() as u8);
-        to.extend_from_slice(send.topic.as_bytes());
-        to.extend_from_slice(&(properties_bytes as u16).to_be_bytes());
-        properties::encode(&pairs, to);
-        self.last_at = at;
+        to.extend_from_slice(record.body);
+        to.push(topic.text.len() as u8);
+        to.extend_from_slice(topic.text.as_bytes());
+        to.extend_from_slice(&(record.properties.len() as u16).to_be_bytes());
+        to.extend_from_slice(record.properties);
         if queue.count == 0 {
-            queue.first_at = offset;
+            queue.first_at = place.offset;
         }
-        (queue.last_at, queue.count) = (offset, queue.count + 1);
-        (topic.messages, topic.bytes) = (topic.messages + 1, topic.bytes + size);
-        records::add_entry(&mut queue.entries, offset, stated_size, &pairs);
-        records::add_keys(&mut self.keys, topic.key_base, &pairs, offset, self.store_ms);
-        respond(&mut self.responses, self.answer, offset, send.queue_id, queue_offset, send.opaque);
+        (queue.last_at, queue.count) = (place.offset, queue.count + 1);
+        records::add_entry(&mut queue.entries, place.offset, place.stated_size, record.pairs);
+        records::add_keys(&mut self.keys, topic.key_base, record.pairs, place.offset, self.store_ms);
         Some(())
     }
 
     /// Return the index of a topic; None if it needs rules.
-    fn topic(&mut self, text: &str) -> Option<usize> {
-        let known = self.known_topics.iter().position(|topic| topic.text == text);
+    pub fn topic(&mut self, text: &str) -> Option<usize> {
+        let known = self.known_topics.iter().position(|topic| topic.text == text && !topic.is_closed);
         if known.is_some() {
             return known;
         }
@@ -355,9 +394,8 @@ impl<'py> Writer<'_, 'py> {
         {
             return None;
         }
-        let py = self.topics.py();
-        let name = PyString::new(py, text);
-        let config = self.topics.get_item(&name).ok()??;
+        let py = self.py;
+        let config = self.topics.get_item(text).ok()??;
         let filter = config.getattr(intern!(py, "topic_filter_type")).ok()?;
         if filter.cast::<PyString>().ok()?.to_cow().ok()? == MULTI_TAG
             || config.getattr(intern!(py, "order")).ok()?.extract().ok()?
@@ -366,24 +404,53 @@ impl<'py> Writer<'_, 'py> {
         }
         let written: i32 = config.getattr(intern!(py, "write_queue_nums")).ok()?.extract().ok()?;
         let read: i32 = config.getattr(intern!(py, "read_queue_nums")).ok()?.extract().ok()?;
-        let key_base = records::key_base(text);
-        let text = text.to_owned();
-        self.known_topics.push(Topic { text, name, key_base, queues: written.max(read), messages: 0, bytes: 0 });
-        Some(self.known_topics.len() - 1)
+        Some(self.new_topic(text, written.max(read), false))
+    }
+
+    /// Return the index of a topic in which only the broker stores records.
+    pub fn closed_topic(&mut self, text: &str) -> usize {
+        let known = self.known_topics.iter().position(|topic| topic.text == text && topic.is_closed);
+        known.unwrap_or_else(|| self.new_topic(text, 1, true))
+    }
+
+    /// Return whether a topic has a configuration.
+    pub fn has_topic(&self, text: &str) -> bool {
+        self.topics.contains(text).unwrap_or(false)
+    }
+
+    fn new_topic(&mut self, text: &str, queues: i32, is_closed: bool) -> usize {
+        self.known_topics.push(Topic {
+            text: text.to_owned(),
+            name: PyString::new(self.py, text),
+            key_base: records::key_base(text),
+            is_closed,
+            queues,
+            messages: 0,
+            bytes: 0,
+            halves: 0,
+            copies: 0,
+            copied_bytes: 0,
+        });
+        self.known_topics.len() - 1
+    }
+
+    /// Return whether a topic has a queue of this id.
+    pub fn is_queue_of(&self, topic: usize, id: i32) -> bool {
+        self.known_topics.get(topic).is_some_and(|topic| (0..topic.queues).contains(&id))
     }
 
     /// Return the index of a queue; None if it does not exist.
-    fn queue(&mut self, topic: usize, id: i32) -> Option<usize> {
+    pub fn queue(&mut self, topic: usize, id: i32) -> Option<usize> {
         let known = self.known_queues.iter().position(|queue| queue.id == id && queue.topic == topic);
         if known.is_some() {
             return known;
         }
-        let of = self.known_topics.get(topic)?;
-        if !(0..of.queues).contains(&id) || self.known_queues.len() == MAX_QUEUES {
+        if !self.is_queue_of(topic, id) || self.known_queues.len() == MAX_QUEUES {
             return None;
         }
-        let py = self.queues.py();
-        let key = PyTuple::new(py, [of.name.as_any(), id.into_pyobject(py).ok()?.as_any()]).ok()?;
+        let py = self.py;
+        let name = self.known_topics.get(topic)?.name.as_any();
+        let key = PyTuple::new(py, [name, id.into_pyobject(py).ok()?.as_any()]).ok()?;
         let first = self.queues.get_item(key).ok()??.getattr(intern!(py, "max_number")).ok()?.extract().ok()?;
         self.known_queues.push(Queue { topic, id, first, count: 0, first_at: 0, last_at: 0, entries: Vec::new() });
         Some(self.known_queues.len() - 1)

@@ -25,7 +25,11 @@ from delaymq_testing.store.killed_copies import Killed, KilledError
 RULED = ("DELAY", "TIMER_DELAY_MS", "TRAN_MSG", "DELAY_CRON", "RETRY_TOPIC", "DELAY_SCHEDULE_ID")
 HOST = b"\x0a\0\0\2\0\0\xc3\x50"
 ANSWER = (b'{"id":"', b'","queue":', b',"offset":', b',"opaque":', b"}")
-RULES = (RULED, names.OWN_PREFIX, list(names.CLOSED_TO_CLIENTS), names.RETRY_PREFIX, (names.WAIT, names.CLUSTER))
+RULES = (
+    RULED, names.OWN_PREFIX, list(names.CLOSED_TO_CLIENTS), names.RETRY_PREFIX, (names.WAIT, names.CLUSTER),
+    plain_sends.TRANSACTION_RULES,
+)  # fmt: skip
+NO_HALVES: tuple[int, list[Any], int] = (-1, [], 0)
 
 
 class Queue(NamedTuple):
@@ -52,8 +56,8 @@ def encoding(chance: Random, data: bytes) -> tuple[Any, ...]:
     host = chance.choice([HOST] * 30 + [bytes(20), b""])
     return (
         data, topics, host, HOST, chance.choice([4 << 20, 4 << 20, 1_000]), chance.choice(["DefaultCluster", "größe"]),
-        ANSWER, queues, chance.choice([0, 2**40 + 17]), chance.choice([0, 1_700_000_000_000]),
-        chance.choice([4 << 20, 4 << 20, 900]), chance.choice([1 << 30, 1 << 30, 3_000, 0]),
+        ANSWER, NO_HALVES, queues, chance.choice([0, 2**40 + 17]), chance.choice([0, 1_700_000_000_000]),
+        chance.choice([4 << 20, 4 << 20, 900]), chance.choice([1 << 30, 1 << 30, 3_000, 0]), b"", 0,
     )  # fmt: skip
 
 
@@ -82,7 +86,7 @@ def test_compiled_encoder_stops_before_a_queue_beyond_its_limit() -> None:
     data = b"".join(java_frame(each, number, b"x") for number, each in enumerate(fields))
     topics = {"Orders": TopicConfig("Orders", 100, 100)}
     queues = {("Orders", number): Queue(number) for number in range(100)}
-    given = (data, topics, HOST, HOST, 100, "c", ANSWER, queues, 0, 0, 1_000, 1 << 20)
+    given = (data, topics, HOST, HOST, 100, "c", ANSWER, NO_HALVES, queues, 0, 0, 1_000, 1 << 20, b"", 0)
     result = kernels.compiled("SendEncoder")(*RULES).encode(*given)
     assert result == SendEncoder(*RULES).encode(*given)
     assert [stretch[1] for stretch in result[4]] == list(range(64))
@@ -96,8 +100,8 @@ def test_compiled_encoder_stops_before_a_queue_beyond_its_limit() -> None:
 def test_compiled_encoder_handles_nothing_with_unusable_tables(table: dict[str, Any]) -> None:
     data = java_frame(send_fields_of(Random(1), ("Orders",), 0) | {"i": ""}, 1, b"x")
     for queues in ({}, {("Orders", 0): None}, {("Orders", number): Queue("1") for number in range(4)}):  # type: ignore[arg-type]
-        given = (data, table, HOST, HOST, 100, "c", ANSWER, queues, 0, 0, 1_000, 1 << 20)
-        assert kernels.compiled("SendEncoder")(*RULES).encode(*given) == (0, 0, b"", b"", [], [], b"")
+        given = (data, table, HOST, HOST, 100, "c", ANSWER, NO_HALVES, queues, 0, 0, 1_000, 1 << 20, b"", 0)
+        assert kernels.compiled("SendEncoder")(*RULES).encode(*given) == (0, 0, b"", b"", [], [], b"", [])
 
 
 def frame(number: int = 0, body: bytes = b"hello", **fields: str) -> bytes:

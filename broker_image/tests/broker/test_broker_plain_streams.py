@@ -3,142 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
-from delaymq import clock
-from delaymq.broker.processors import send
 from delaymq.protocol.codes import RequestCode
-from delaymq.protocol.command import Command, decode_command, encode_command
-from delaymq.protocol.errors import ProtocolError
-from delaymq.server.broker_server import BrokerServer
+from delaymq.protocol.command import Command, encode_command
 from delaymq.server.requests import plain_sends
-from delaymq.server.requests.sessions import SERVER_LIMITS
-from delaymq.transport import RemotingConnection, fair_queue, inbound
-from delaymq_testing.broker.harness import Clock, broker_config, made, records_of, send_fields
+from delaymq.transport import fair_queue, inbound
+from delaymq_testing.broker.harness import records_of, send_fields
+from delaymq_testing.broker.lanes import Counting, World, answers, fixed, is_sound, pieces
 from delaymq_testing.broker.sends import damaged, java_frame, random_frame, send_fields_of
 from delaymq_testing.compiled_kernels import NEEDS_KERNELS
 from delaymq_testing.repetitions import FUZZ_INPUTS, SEED
-from delaymq_testing.transport.memory_transport import MemoryTransport, run, turns
+from delaymq_testing.transport.memory_transport import run, turns
 
 pytestmark = NEEDS_KERNELS
 STORE_HOST = bytes([10, 0, 0, 1, 0, 0, 42, 159])
 SHARE = 5
 """Frames of the streams are one in this number of FUZZ_INPUTS."""
-
-
-class Producer(MemoryTransport):
-    """The peer of a connection, with the same address on all servers."""
-
-    def get_extra_info(self, name: str, default: Any = None) -> Any:
-        return {"peername": ("10.0.0.2", 50_000), "sockname": ("10.0.0.1", 10_911)}.get(name, default)
-
-
-class Counting:
-    """An encoder that counts the messages that it encodes."""
-
-    def __init__(self) -> None:
-        self._encoder, self.encoded = plain_sends.encoder, 0
-
-    def encode(self, *given: Any) -> Any:
-        sent = self._encoder.encode(*given)
-        self.encoded += sum(messages for _, messages, _ in sent[5])
-        return sent
-
-
-class World:
-    """A server without sockets of producers, and all that it sends and reports."""
-
-    def __init__(self, path: Path, *, has_lane: bool, **changes: Any) -> None:
-        small = {"mapped_file_size_commit_log": 64 * 1024, "max_index_num": 300}
-        fields = {"listen_port": 0, "http_port": 0} | small | changes
-        self.server = BrokerServer.open(broker_config(path, **fields), http=False)
-        self.broker = self.server.broker
-        self.broker.store_host, self.broker.message_id_prefix = STORE_HOST, STORE_HOST.hex().upper()
-        if not has_lane:
-            self.server._plain_sends = None
-        self.has_lane = has_lane
-        self.arrivals: list[str] = []
-        self._held = self.broker.on_arrival
-        self.broker._arrivals.on_arrival = self._arrived
-        self.broker._arrivals.interest = None
-        self.broker._arrivals.property_interest = {("Bills", 1)}
-        self.sent: list[bytes] = []
-        self.open()
-
-    def _arrived(self, *arrival: Any) -> None:
-        self.arrivals.append(str(arrival))
-        if self._held is not None:
-            self._held(*arrival)
-
-    def open(self) -> None:
-        """Continue on a new connection."""
-        self.connection, self.producer = self.connect()
-
-    def connect(self) -> tuple[RemotingConnection, Producer]:
-        server = self.server
-        connection = RemotingConnection(
-            server._on_commands, on_bytes=server._on_bytes if self.has_lane else None, limits=SERVER_LIMITS,
-            on_opened=server.sessions.opened, on_closed=server.sessions.closed, budget=server.buffers,
-            fair_queue=server._fair_queue,
-        )  # fmt: skip
-        producer = Producer(connection)
-        connection.connection_made(producer)
-        return connection, producer
-
-    async def receive(self, data: bytes) -> bool:
-        """Let bytes arrive, and wait until all of their requests are handled; return whether the connection is open."""
-        self.producer.receive(data)
-        await turns()
-        while self.connection.deferred_since and not self.connection.closing:
-            await turns()
-        if self.connection.closing:
-            self.sent.append(bytes(self.producer.written))
-            self.open()
-            return False
-        return True
-
-    def ask(self, code: int, fields: dict[str, Any]) -> Any:
-        texts = {name: str(value) for name, value in fields.items()}
-        session: Any = self.connection.session
-        return made(self.broker, code, self.broker.handle(session, Command(code, fields=texts)))
-
-    def outcome(self) -> dict[str, object]:
-        """Return everything that the streams have caused."""
-        stats, store = self.broker.stats, self.broker.store
-        series = {topic: (each.messages, each.bytes, each.times) for topic, each in stats.by_key.puts.items()}
-        return {
-            "sent": [*self.sent, bytes(self.producer.written)],
-            "arrivals": sorted(self.arrivals),
-            "messages": (stats.put_messages, stats.put_bytes, stats.put_failed, stats.last_send_ms, stats.refused),
-            "by topic": series,
-            "elsewhere": stats.stored_elsewhere,
-            "end": (store.end_offset, store.last_offset, store._log.last_crc, store.last_store_timestamp_ms),
-            "topics": self.broker.topics.encode(),
-        }
-
-    def closed_files(self) -> dict[str, bytes]:
-        """Close the server; return the files of the log, the queues and the index."""
-        self.connection.abort()
-        root = Path(self.broker.config.store_path)
-        self.broker.close()
-        self.server._ports.close()
-        folders = ("commitlog", "consumequeue", "index")
-        paths = [path for folder in folders for path in (root / folder).rglob("*") if path.is_file()]
-        return {str(path.relative_to(root)): path.read_bytes() for path in paths}
-
-
-@contextmanager
-def fixed(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A clock that only the test moves, and no choice of queues at random."""
-    now = Clock()
-    with monkeypatch.context() as patched:
-        patched.setattr(clock, "now_ms", now)
-        patched.setattr(send, "randrange", lambda count: count - 1)
-        yield now
 
 
 def change(world: World, kind: int) -> None:
@@ -159,24 +43,6 @@ def change(world: World, kind: int) -> None:
         broker.max_message_size = 2_000 if broker.max_message_size > 2_000 else 4 << 20
     elif kind == 6:
         world.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "Bills"})
-
-
-def pieces(data: bytes, chance: Random) -> list[bytes]:
-    """Split bytes at random places, as a network does."""
-    left, cut = data, []
-    while left:
-        count = chance.choice([1, 3, 700, 5_000, 20_000, 1 << 20])
-        cut.append(left[:count])
-        left = left[count:]
-    return cut
-
-
-def is_sound(data: bytes) -> bool:
-    try:
-        decode_command(data[4:])
-    except ProtocolError:
-        return False
-    return True
 
 
 @pytest.mark.parametrize("run_number", range(3))
@@ -237,15 +103,6 @@ def lane_of(path: Path, **changes: Any) -> World:
 def plain(number: int, **fields: str) -> bytes:
     usual = send_fields_of(Random(number), ("Orders",), 0) | {"i": f"UNIQ_KEY\x01{number}"}
     return java_frame(usual | fields, number, b"body")
-
-
-def answers(data: bytes) -> list[Command]:
-    found = []
-    while data:
-        length = int.from_bytes(data[:4])
-        found.append(decode_command(data[4 : 4 + length]))
-        data = data[4 + length :]
-    return found
 
 
 def test_requests_of_other_kinds_keep_their_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

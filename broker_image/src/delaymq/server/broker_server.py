@@ -406,7 +406,7 @@ class BrokerServer:
             flow.note_stall([command.code for command in commands])
 
     def _on_bytes(self, connection: RemotingConnection, data: bytes) -> int:
-        """Store the plain sends at the start of received bytes; return the size of their frames.
+        """Store the plain sends and ends of transactions at the start of received bytes; return their size.
 
         All others are left to `_on_commands`, as are all while one of its checks may reject or hold them.
         """
@@ -424,7 +424,8 @@ class BrokerServer:
             return 0
         size, responses = self._plain_sends.store(connection.remote_host, data)
         if size:
-            connection.send(responses)
+            if responses:
+                connection.send(responses)
             if monotonic() - began >= flow.blocked_s:
                 flow.note_stall([RequestCode.SEND_MESSAGE_V2])
         return size

@@ -1,11 +1,13 @@
 """Runs of plain messages: encoded before they are appended to one queue.
 
 A message is plain if it belongs to no transaction, is not pending, has no reserved properties, and has IPv4 hosts. The
-copies of the hand-over are reported like plain messages: it settles what they state itself.
+copies of the hand-over are reported like plain messages: it settles what they state itself. So are encoded records of
+transactions, whose steps have been applied before.
 """
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol, TypeAlias, runtime_checkable
 
@@ -31,16 +33,35 @@ EncodeCopies: TypeAlias = Callable[[list[int], int, int, int], Copied]
 """Function that encodes copies for the next queue offsets of the queues 0, 1 and so on of a topic (-1 for those that do
 not exist), a physical offset and a store time in ms, given the space for all of them in bytes."""
 
-Sent: TypeAlias = tuple[
-    int, int, bytes, bytes, Sequence[tuple[str, int, int, int, int, int, bytes]], Sequence[tuple[str, int, int]], bytes
-]
-"""Encoded sends: size of their requests in bytes, position of the last record in the records, records, keys packed as
-INDEXED_KEY, and the parts of a `Stretch` for each queue. Then follow what the store does not know: for each topic its
-number of messages and the size of their records in bytes, and the responses."""
+TransactionStep: TypeAlias = tuple[int, int, int, str]
+"""What a record means for a transaction. A half message: queue offset, physical offset, time of birth in ms, and
+producer group. An op mark: queue offset, physical offset of the half message, COMMIT or ROLLBACK, and an empty text."""
 
-EncodeSends: TypeAlias = Callable[[Mapping[tuple[str, int], ConsumeQueue], int, int, int, int], Sent]
-"""Function that encodes sends to the queues of a table for a physical offset and a store time in ms, given the maximum
-size of a record and the space for all of them, in bytes. It returns a size of 0 without any."""
+Sent: TypeAlias = tuple[
+    int,
+    int,
+    bytes,
+    bytes,
+    Sequence[tuple[str, int, int, int, int, int, bytes]],
+    Sequence[tuple[str, int, int, int, int, int]],
+    bytes,
+    Sequence[TransactionStep],
+]
+"""Encoded requests: their size in bytes, position of the last record in the records, records, keys packed as
+INDEXED_KEY, and the parts of a `Stretch` for each queue. Then follow what the store does not know: the sums of each
+topic, the responses, and the steps of transactions in log order. Sums are the number of messages of producers and the
+size of their records in bytes, the number of half messages for the topic, which are stored elsewhere, and the number of
+committed copies and their size."""
+
+TakeSteps: TypeAlias = Callable[[Sequence[TransactionStep], int, int], object]
+"""Function that receives steps of transactions, their store time in ms, and the end of their records in the log."""
+
+EncodeSends: TypeAlias = Callable[
+    [Mapping[tuple[str, int], ConsumeQueue], int, int, int, int, bytes | mmap.mmap, int], Sent
+]
+"""Function that encodes records for the queues of a table, a physical offset and a store time in ms, given the maximum
+size of a record and the space for all of them, in bytes, and the open segment with the offset at which it begins. It
+returns a size of 0 without any."""
 
 
 class PlainRun(NamedTuple):

@@ -33,6 +33,26 @@ RARE_FIELDS: dict[str, tuple[str | None, ...]] = {
     "AccessKey": ("ann",),
     "aa": ("a",),
 }
+RARE_HALVES = (
+    "", "TRAN_MSG\x01false", "TRAN_MSG\x01True", "TRAN_MSG\x01true\x02TRANSACTION_CHECK_TIMES\x011",
+    "TRAN_MSG\x01true\x02CHECK_IMMUNITY_TIME_IN_SECONDS\x0160", "TRAN_MSG\x01true\x02TRAN_PREPARED_QUEUE_OFFSET\x011",
+    "TRAN_MSG\x01true\x02REAL_TOPIC\x01Bills\x02REAL_QID\x017", "TRAN_MSG\x01true\x02WAIT\x01false",
+    "TRAN_MSG\x01true\x02DELAY\x012", "TRAN_MSG\x01true\x02__DMQ_MARK\x01x", "TRAN_MSG\x01true\x02KEYS\x01a b",
+    "TRAN_MSG\x01true\x02TIMER_DELAY_MS\x01900000", "TRAN_MSG\x01true\x02CLUSTER\x01c",
+)  # fmt: skip
+RARE_ENDS: dict[str, tuple[str | None, ...]] = {
+    "producerGroup": ("", "others", None),
+    "commitOrRollback": ("0", "4", "9", "08", "", None, "x"),
+    "tranStateTableOffset": ("-1", "00", " 1", "9223372036854775808"),
+    "commitLogOffset": ("-1", "0", "+1", "9223372036854775807", "-9223372036854775808"),
+    "fromTransactionCheck": ("true", "True", "1", "", None),
+    "msgId": (None, ""),
+    "transactionId": (None, "größe"),
+    "bname": ("broker-a",),
+    "topic": ("Orders",),
+    "b": ("Orders",),
+    "AccessKey": ("ann",),
+}
 ESCAPES = ('"', "\\", "/", "\b\f\n\r\t", "\x00\x1f", "é", "😀", "\x7f\u2028", "\ufeff")
 
 
@@ -56,6 +76,46 @@ def send_fields_of(chance: Random, topics: tuple[str, ...] = TOPICS, unusual: fl
     if chance.random() < unusual:
         del fields[chance.choice([*fields])]
     return fields
+
+
+def half_fields_of(
+    chance: Random, topics: tuple[str, ...] = TOPICS, unusual: float = 0.05, group: str = "producers"
+) -> dict[str, str | None]:
+    """Fields of the send of a half message, one in some of which is unusual."""
+    fields = send_fields_of(chance, topics, unusual)
+    prepared, group_pair = "TRAN_MSG\x01true", f"PGROUP\x01{group}"
+    fields["f"] = "4"
+    if chance.random() < unusual:
+        fields["f"] = chance.choice(["0", "5", "8", "12", "36", "-1"])
+    if chance.random() < unusual:
+        prepared, group_pair = chance.choice(RARE_HALVES), chance.choice([group_pair, "", "PGROUP\x01größe"])
+    fields["i"] = "\x02".join([*filter(None, [fields.get("i"), prepared, group_pair])])
+    return fields
+
+
+def end_frame(chance: Random, opaque: int, half: tuple[int, int, str], unusual: float = 0.05) -> bytes:
+    """A frame of the end of a transaction; `half` are queue offset, physical offset and group of its half message."""
+    number, place, group = half
+    fields: dict[str, str | None] = {
+        "producerGroup": group, "tranStateTableOffset": str(number), "commitLogOffset": str(place),
+        "commitOrRollback": chance.choice(["8", "8", "8", "12"]), "fromTransactionCheck": "false", "msgId": "U1",
+        "transactionId": "U1",
+    }  # fmt: skip
+    changes: dict[str, Any] = {"code": RequestCode.END_TRANSACTION, "flag": 2}
+    if chance.random() < unusual:
+        name = chance.choice([*RARE_ENDS])
+        fields[name] = chance.choice(RARE_ENDS[name])
+    if chance.random() < unusual:
+        name = chance.choice(["tranStateTableOffset", "commitLogOffset"])
+        fields[name] = str(int(fields[name] or 0) + chance.choice([-1, 1, 88, 2**62]))
+    if chance.random() < unusual:
+        del fields[chance.choice([*fields])]
+    if chance.random() < unusual:
+        changes |= chance.choice([{"flag": 0}, {"flag": 3}, {"remark": "r"}, {"code": 323}, {"code": 310, "flag": 0}])
+    if chance.random() < 0.3 and None not in fields.values() and changes["flag"] == 2:
+        texts = {name: value or "" for name, value in fields.items()}
+        return encode_command(Command(RequestCode.END_TRANSACTION, opaque, 2, fields=texts))
+    return java_frame(fields, opaque, b"", **changes)
 
 
 def java_frame(fields: dict[str, Any], opaque: int, body: bytes, /, **changes: Any) -> bytes:

@@ -338,6 +338,10 @@ class DelayIngress:
             return pending
         raise KeyPendingError(key, pending, is_kept=treatment is OnSameKey.KEEP)
 
+    def surely_fits_bytes(self, added_bytes: int) -> int:
+        """Return the size of bodies whose copies always fit into a segment, with this size of additional properties."""
+        return self._largest_record_bytes - _MAX_NON_BODY_BYTES - added_bytes - 1
+
     def check_copies(
         self, record: NewRecord, topic: str, *, added_bytes: int = MARK_ROOM_BYTES, topics: tuple[str, ...] = ()
     ) -> None:
@@ -346,7 +350,7 @@ class DelayIngress:
         `record` is the record to be stored now, `topic` the topic of its delivery. Copies have up to `added_bytes` of
         additional properties, and one of the following topics: these two, the dead-letter topic, or one of `topics`.
         """
-        if len(record.body) + _MAX_NON_BODY_BYTES + added_bytes < self._largest_record_bytes:
+        if len(record.body) <= self.surely_fits_bytes(added_bytes):
             return
         longest_topic = max(len(each.encode()) for each in (topic, names.SCHEDULE_DLQ_TOPIC, *topics, record.topic))
         properties_bytes = len(encode_properties(record.properties)) + added_bytes

@@ -136,10 +136,14 @@ class Stats:
         self.put_bytes += size
         self.by_key.add(self.by_key.puts, topic, size, messages, messages)
 
+    def put_elsewhere(self, topic: str, messages: int) -> None:
+        """Count messages for a topic as pending elsewhere; `put_all` counts them where they are stored."""
+        self.stored_elsewhere[topic] = self.stored_elsewhere.get(topic, 0) + messages
+
     def put_timed_batch(self, topic: str, messages: int, size: int) -> None:
         """Count messages of a batch that are pending in the timer topic, of `size` bytes in total."""
         self.put_batch(names.TIMER_TOPIC, messages, size)
-        self.stored_elsewhere[topic] = self.stored_elsewhere.get(topic, 0) + messages
+        self.put_elsewhere(topic, messages)
 
     def send_back(self, topic: str, group: str) -> None:
         """Count a message, already counted as put, as a send-back of `group`, which had consumed it from `topic`."""
@@ -165,6 +169,10 @@ class Stats:
             self.by_key.add(self.by_key.puts, topic, size)
         else:
             self.by_key.add(self.by_key.copies, topic, size)
+
+    def committed_all(self, topic: str, messages: int, size: int) -> None:
+        """Count half messages that were stored under their real topic, of `size` bytes in total, like `committed`."""
+        self.by_key.add(self.by_key.copies, topic, size, messages, messages)
 
     def found(self, topic: str, group: str, queue_id: int, messages: int, size: int, took_s: float) -> None:
         """Count a pull that found messages of `size` bytes in total, which took `took_s` to read."""

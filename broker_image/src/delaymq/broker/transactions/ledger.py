@@ -8,7 +8,7 @@ in their body, which a replay does not show; those are read after the store has 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 from zlib import crc32
 
@@ -18,7 +18,7 @@ from delaymq.message import names
 from delaymq.message.flags import TRANSACTION_COMMIT, TRANSACTION_MASK
 from delaymq.message.record import BODY_CRC_MASK
 from delaymq.store.model import Dispatched
-from delaymq.store.plain_runs import PlainRun
+from delaymq.store.plain_runs import PlainRun, TransactionStep
 
 STATE_VERSION: Final = 1
 MAX_RUNS: Final = 10_000
@@ -102,6 +102,8 @@ class Ledger:
         told = _State(state)
         self.replaying = True
         self.pending = PendingHalves()
+        self.taken_until = 0
+        """End in the log of the newest records whose steps `take_steps` has received."""
         self.groups = GroupNumbers()
         self.unmarked: dict[int, int] = dict(told.unmarked)
         """Settled half messages without an op mark: physical offset → queue offset."""
@@ -163,9 +165,23 @@ class Ledger:
 
     def dispatch_run(self, run: PlainRun) -> None:
         """Do nothing, unless the topic contains half messages: plain messages belong to no transaction."""
-        if run.topic in _WATCHED:
+        if run.topic in _WATCHED and run.physical_offset >= self.taken_until:
             for record in run.dispatched():
                 self.dispatch(record)
+
+    def take_steps(self, steps: Sequence[TransactionStep], store_ms: int, end: int) -> None:
+        """Process encoded records up to the offset `end`, with the same result as `dispatch` for each of them."""
+        self.taken_until = end
+        for number, physical_offset, value, group in steps:
+            if not group:
+                self.pending.settle(physical_offset)  # the copy settles it, and its op mark follows
+                self.op_end = number + 1
+                self.op_progress.advance(number, self.half_end)
+            elif number >= self.half_end:
+                due_s = _second(min(value, store_ms) + self.timeout_ms)
+                self.pending.add(number, physical_offset, due_s, self.groups.number(group))
+                self.half_end = number + 1
+                self.last_physical_offset = physical_offset
 
     def _half(self, record: Dispatched) -> None:
         if record.queue_offset < self.half_end:
@@ -193,8 +209,7 @@ class Ledger:
 
     def due_s(self, born_ms: int, store_ms: int, properties: dict[str, str]) -> int:
         """Return the Unix time in s from which a half message may be checked. Birth times in the future are ignored."""
-        due_ms = min(born_ms, store_ms) + immunity_ms(properties, self.timeout_ms)
-        return min(max(-(-due_ms // 1_000), 1), _LAST_SECOND)
+        return _second(min(born_ms, store_ms) + immunity_ms(properties, self.timeout_ms))
 
     def _copy(self, record: Dispatched) -> None:
         physical_offset = record.prepared_transaction_offset
@@ -268,6 +283,11 @@ class Ledger:
 
     def _is_of_first(self, record: Dispatched) -> bool:
         return self.first_identity is not None and _identity(record) == self.first_identity
+
+
+def _second(due_ms: int) -> int:
+    """Return a time as the ledger stores it, rounded up to seconds."""
+    return min(max(-(-due_ms // 1_000), 1), _LAST_SECOND)
 
 
 def _identity(record: Dispatched) -> list[object]:

@@ -42,9 +42,15 @@ delivered copy.
 """
 TIME_ROOM_BYTES: Final = MAX_FIRST_DUE_BYTES + 1 + len(names.TIMER_OUT_MS) + 1 + 19 + TIMED_ROOM_BYTES
 """Bytes that a due time adds at the commit: due time twice, and what the delivered copy has in addition."""
+MAX_HALF_PROPERTIES_BYTES: Final = MAX_PROPERTIES_BYTES - CHECK_ROOM_BYTES
+"""Limit of the properties of a half message without a delay."""
+RULED_IN_HALF: Final = (CHECK_TIMES, PREPARED_QUEUE_OFFSET, IMMUNITY)
+"""Properties of half messages that need rules besides those that need them in all messages."""
 _MARK: Final = {names.TAGS: REMOVE_TAG, names.WAIT: "true"}
-_ROLLED_BACK_MARK: Final = _MARK, encode_properties(_MARK)
-_COPIED_MARK: Final = {**_MARK, COPIED: "true"}, encode_properties({**_MARK, COPIED: "true"})
+ROLLED_BACK_MARK: Final = _MARK, encode_properties(_MARK)
+"""Properties of the op mark of a rollback, also encoded."""
+COPIED_MARK: Final = {**_MARK, COPIED: "true"}, encode_properties({**_MARK, COPIED: "true"})
+"""The same for the op mark of a copy."""
 _SCHEDULES: Final = names.REPEATING.union(names.TIMER_PROPERTIES)
 _WIDEST_CHARACTER_BYTES: Final = 4
 """Maximum UTF-8 bytes of a character."""
@@ -121,7 +127,7 @@ def make_committed(properties: dict[str, str], checks: int) -> bool:
 
 def op_mark(offset: int, physical_offset: int, now_ms: int, host: bytes, *, copied: bool) -> NewRecord:
     """Return the op mark of a half message. RocketMQ reads its body (queue offset), DelayMQ its prepared offset."""
-    properties, property_bytes = _COPIED_MARK if copied else _ROLLED_BACK_MARK
+    properties, property_bytes = COPIED_MARK if copied else ROLLED_BACK_MARK
     return NewRecord(
         names.OP_HALF_TOPIC,
         0,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -11,9 +11,10 @@ from delaymq.broker.transactions.check_service import CheckService, CheckSetting
 from delaymq.broker.transactions.end_transaction import EndResult, EndTransaction
 from delaymq.broker.transactions.ledger import Ledger
 from delaymq.broker.transactions.progress import TransactionProgress
-from delaymq.broker.transactions.records import make_half
+from delaymq.broker.transactions.records import CHECK_ROOM_BYTES, make_half
 from delaymq.broker.transactions.recovery import drop_superseded, finish, settle_stated, take_mark
 from delaymq.message import names
+from delaymq.message.flags import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
 from delaymq.message.record import Record
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from delaymq.broker.topics import Topics
     from delaymq.broker.transactions.producers import Producers
     from delaymq.store.message_store import MessageStore
+    from delaymq.store.plain_runs import TransactionStep
 
 PROGRESS_GROUP: Final = "CID_RMQ_SYS_TRANS"
 """Group whose consumer offsets in both topics state the settled progress."""
@@ -82,6 +84,7 @@ class Transactions:
         self._store = store
         self._now_ms = now_ms
         self._topics = topics
+        self._ingress = ingress
         self._offsets = offsets
         half, op = self._stated()
         finish(ledger, store, half, op)
@@ -134,7 +137,22 @@ class Transactions:
         self._make_topic(names.HALF_TOPIC)
         return names.HALF_TOPIC, 0, properties
 
+    @property
+    def max_half_body_bytes(self) -> int:
+        """Size of the body up to which a half message without a delay is accepted whatever its properties; -1: none."""
+        if self.settings.reject_transaction_message:
+            return -1
+        return max(self._ingress.surely_fits_bytes(CHECK_ROOM_BYTES), -1)
+
     # End of transactions
+
+    def take_steps(self, steps: Sequence[TransactionStep], store_ms: int, end: int) -> None:
+        """Process encoded records that store, commit and roll back half messages, up to the offset `end` in the log."""
+        self.ledger.take_steps(steps, store_ms, end)
+        for _, _, outcome, group in steps:
+            if not group:
+                self.committed += outcome == TRANSACTION_COMMIT
+                self.rolled_back += outcome == TRANSACTION_ROLLBACK
 
     def commit(self, record: Record, properties: dict[str, str]) -> EndResult:
         """Commit a half message with its properties. On RequestError, StoreError and IllegalMessageError, nothing has

@@ -1,17 +1,24 @@
-"""Storing of plain sends among received bytes by one call of the compiled kernel `SendEncoder` (docs/kernels.md).
+"""Storing of plain sends and ends of transactions by one call of the compiled kernel `SendEncoder` (docs/kernels.md).
 
-The kernel stops at the first request that is anything but a plain send. That request, and those after it among the
-received bytes, are handled by their processors, so their order is kept.
+The kernel stops at the first request among the received bytes that is anything else. That request, and those after it,
+are handled by their processors, so their order is kept.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
 
 from delaymq import kernels
 from delaymq.broker.sending.admission import RULED
 from delaymq.broker.statistics.put_times import SLOW_S
+from delaymq.broker.transactions.records import (
+    COPIED_MARK,
+    MAX_HALF_PROPERTIES_BYTES,
+    ROLLED_BACK_MARK,
+    RULED_IN_HALF,
+)
 from delaymq.message import names
 from delaymq.protocol.command import Command, Response, encode_response
 
@@ -24,11 +31,24 @@ AnswerParts = tuple[bytes, bytes, bytes, bytes, bytes]
 """Parts of the header of a response: up to the physical offset in the id, the queue id, the queue offset, the opaque,
 and to the end."""
 
-_START: Final = b'{"code":310,'
-"""Start of the header of a send, as nearly all clients write it. The kernel is not called for other requests."""
+_STARTS: Final = b'{"code":310,', b'{"code":37,'
+"""Starts of the header of a send and of the end of a transaction, as nearly all clients write it. The kernel is not
+called for other requests."""
 _START_AT = _FRAME_LENGTHS_BYTES = 8
 _ID, _QUEUE_ID, _QUEUE_OFFSET, _OPAQUE = "<id>", "<queue>", "<offset>", 1_234_567_890
 _NOTHING: Final = (0, b"")
+
+
+TRANSACTION_RULES: Final = (
+    names.HALF_TOPIC,
+    names.OP_HALF_TOPIC,
+    (names.TRANSACTION_PREPARED, names.PRODUCER_GROUP, names.REAL_TOPIC, names.REAL_QUEUE_ID),
+    RULED_IN_HALF,
+    COPIED_MARK[1].decode(),
+    ROLLED_BACK_MARK[1].decode(),
+    MAX_HALF_PROPERTIES_BYTES,
+)
+"""What the kernel has to know of transactions."""
 
 
 def _made() -> Any:
@@ -37,8 +57,9 @@ def _made() -> Any:
         return None
     ruled = [*RULED, names.RETRY_TOPIC, names.DELAY_SCHEDULE_ID]
     return kernel(
-        ruled, names.OWN_PREFIX, list(names.CLOSED_TO_CLIENTS), names.RETRY_PREFIX, (names.WAIT, names.CLUSTER)
-    )
+        ruled, names.OWN_PREFIX, list(names.CLOSED_TO_CLIENTS), names.RETRY_PREFIX, (names.WAIT, names.CLUSTER),
+        TRANSACTION_RULES,
+    )  # fmt: skip
 
 
 encoder = _made()
@@ -54,7 +75,10 @@ def plain_sends(broker: Broker) -> PlainSends | None:
 
 
 class PlainSends:
-    """Stores plain sends as `processors.send` does: with the same records, responses, statistics and notifications."""
+    """Stores plain sends and ends of transactions as their processors do.
+
+    Records, responses, statistics and notifications are the same.
+    """
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -63,13 +87,13 @@ class PlainSends:
         self._answer: AnswerParts = (b"", b"", b"", b"", b"")
 
     def store(self, remote_host: bytes, data: bytes) -> tuple[int, bytes]:
-        """Store the plain sends at the start of `data`, which begins with a frame.
+        """Store what the frames at the start of `data` request, up to the first one that is neither.
 
         Returns the size of their frames in bytes, and the responses. `remote_host` is the producer's address, packed.
         """
         broker = self._broker
         is_plain = (
-            data.startswith(_START, _START_AT)
+            data.startswith(_STARTS, _START_AT)
             and broker.writable
             and broker.drain.takes_sends
             and broker.access is None
@@ -81,28 +105,40 @@ class PlainSends:
         if broker.config is not self._config:
             self._config, self._answer = broker.config, answer_parts(broker)
 
+        transactions = broker.transactions
+        halves = transactions.max_half_body_bytes, transactions.ledger.pending.chunks, broker.now_ms()
+
         def encode(*place: object) -> Sent:
             assert encoder is not None
             sent: Sent = encoder.encode(
                 data, broker.topics.table, remote_host, broker.store_host, broker.max_message_size, broker.cluster_name,
-                self._answer, *place,
+                self._answer, halves, *place,
             )  # fmt: skip
             return sent
 
         began = perf_counter()
-        sent = broker.store.append_encoded_sends(encode)
+        sent = broker.store.append_encoded_sends(encode, transactions.take_steps)
         if sent is None:
             return _NOTHING
         took_s = perf_counter() - began
-        stats = broker.stats
-        if took_s >= SLOW_S:
-            stats.put_times.slow(took_s)
-        size, _, _, _, _, sums, responses = sent
-        for topic, messages, stored_bytes in sums:
-            stats.put_all(topic, messages, stored_bytes)
-        stats.last_send_ms = broker.store.last_store_timestamp_ms
+        size, _, _, _, _, sums, responses, _ = sent
+        if responses:
+            if took_s >= SLOW_S:
+                broker.stats.put_times.slow(took_s)
+            broker.stats.last_send_ms = broker.store.last_store_timestamp_ms
+        self._count(sums)
         broker.announce_arrivals()
         return size, responses
+
+    def _count(self, sums: Sequence[tuple[str, int, int, int, int, int]]) -> None:
+        stats = self._broker.stats
+        for topic, messages, stored_bytes, halves, copies, copied_bytes in sums:
+            if messages:
+                stats.put_all(topic, messages, stored_bytes)
+            if halves:
+                stats.put_elsewhere(topic, halves)
+            if copies:
+                stats.committed_all(topic, copies, copied_bytes)
 
 
 def answer_parts(broker: Broker) -> AnswerParts:

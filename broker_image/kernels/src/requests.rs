@@ -1,0 +1,166 @@
+//! Requests among received bytes, as RocketMQ's clients write them: with a JSON header without spaces.
+
+use std::borrow::Cow;
+
+use crate::json::{Json, integer};
+
+const SEND_MESSAGE_V2: i64 = 310;
+const END_TRANSACTION: i64 = 37;
+const ONE_WAY: i64 = 2;
+/// Headers above this size are left to Python. A larger word would also state another serialisation than JSON.
+const MAX_HEADER_BYTES: usize = 0xFFFF;
+const LETTERS: usize = 14;
+/// Names of the fields of END_TRANSACTION.
+const ENDING: [&str; 9] = [
+    "producerGroup",
+    "tranStateTableOffset",
+    "commitLogOffset",
+    "commitOrRollback",
+    "msgId",
+    "fromTransactionCheck",
+    "transactionId",
+    "bname",
+    "topic",
+];
+
+/// Return the complete frame at a position, without its length.
+pub fn frame_at(data: &[u8], at: usize) -> Option<&[u8]> {
+    let (length, rest) = data.get(at..)?.split_first_chunk::<4>()?;
+    rest.get(..u32::from_be_bytes(*length) as usize)
+}
+
+pub enum Request<'a> {
+    Send(Send<'a>),
+    End(End<'a>),
+}
+
+/// A send, as its frame states it.
+pub struct Send<'a> {
+    pub opaque: i32,
+    pub topic: Cow<'a, str>,
+    pub queue_id: i32,
+    pub sys_flag: i32,
+    pub born_ms: i64,
+    pub flag: i32,
+    pub properties: Cow<'a, str>,
+    pub reconsume_times: i32,
+    pub body: &'a [u8],
+}
+
+/// The end of a transaction, as its frame states it.
+pub struct End<'a> {
+    pub group: Cow<'a, str>,
+    /// Queue offset of the half message.
+    pub number: i64,
+    /// Physical offset of the half message.
+    pub place: i64,
+    pub outcome: i32,
+}
+
+impl<'a> Request<'a> {
+    /// Read a frame; None if it is anything but a send of one message with a response, or a one-way end of a transaction,
+    /// with the usual JSON header.
+    pub fn read(frame: &'a [u8]) -> Option<Self> {
+        let (word, rest) = frame.split_first_chunk::<4>()?;
+        let header_bytes = u32::from_be_bytes(*word) as usize;
+        if header_bytes > MAX_HEADER_BYTES {
+            return None;
+        }
+        let (header, body) = rest.split_at_checked(header_bytes)?;
+        let mut json = Json::new(std::str::from_utf8(header).ok()?);
+        let (mut code, mut opaque, mut flag, mut fields) = (None, None, None, None);
+        let mut others = [false; 3];
+        json.object(|json, name| {
+            let is_first = match name {
+                "code" => code.replace(json.integer()?).is_none(),
+                "opaque" => opaque.replace(i32::try_from(json.integer()?).ok()?).is_none(),
+                "flag" => flag.replace(json.integer()?).is_none(),
+                "extFields" => fields.replace(Fields::read(json)?).is_none(),
+                "version" => {
+                    i32::try_from(json.integer()?).ok()?;
+                    !std::mem::replace(&mut others[0], true)
+                }
+                "language" | "serializeTypeCurrentRPC" => {
+                    json.string()?;
+                    !std::mem::replace(&mut others[if name == "language" { 1 } else { 2 }], true)
+                }
+                _ => false,
+            };
+            is_first.then_some(())
+        })?;
+        if !json.is_at_end() {
+            return None;
+        }
+        match (code?, flag.unwrap_or(0)) {
+            (SEND_MESSAGE_V2, 0) => Some(Self::Send(fields?.send(opaque.unwrap_or(0), body)?)),
+            (END_TRANSACTION, ONE_WAY) => Some(Self::End(fields?.end()?)),
+            _ => None,
+        }
+    }
+}
+
+/// Values of the fields `a` to `n`, and of those in `ENDING`.
+#[derive(Default)]
+struct Fields<'a> {
+    letters: [Option<Cow<'a, str>>; LETTERS],
+    ending: [Option<Cow<'a, str>>; ENDING.len()],
+}
+
+impl<'a> Fields<'a> {
+    fn read(json: &mut Json<'a>) -> Option<Self> {
+        let mut fields = Self::default();
+        json.object(|json, name| {
+            let field = if let [letter @ b'a'..=b'n'] = *name.as_bytes() {
+                fields.letters.get_mut(usize::from(letter - b'a'))
+            } else {
+                ENDING.iter().position(|known| *known == name).and_then(|index| fields.ending.get_mut(index))
+            };
+            field?.replace(json.string()?).is_none().then_some(())
+        })?;
+        Some(fields)
+    }
+
+    /// Return the send; None if a required field is missing, or one has an unusual value.
+    fn send(self, opaque: i32, body: &'a [u8]) -> Option<Send<'a>> {
+        // In the order of SendMessageRequestHeaderV2: group, topic, default topic, its queues, queue id, system flag, time
+        // of birth, flag, properties, times consumed, unit mode, maximum of these times, batch, broker.
+        let [a, b, c, d, e, f, g, h, i, j, k, l, m, _] = self.letters;
+        let _ = (a?, c?);
+        let _ = (int32(&d?)?, l.map_or(Some(0), |text| int32(&text))?);
+        if self.ending.iter().any(Option::is_some)
+            || k.is_some_and(|unit_mode| !is_boolean(&unit_mode))
+            || m.is_some_and(|batch| batch != "false")
+        {
+            return None;
+        }
+        Some(Send {
+            opaque,
+            topic: b?,
+            queue_id: int32(&e?)?,
+            sys_flag: int32(&f?)?,
+            born_ms: integer(&g?)?,
+            flag: int32(&h?)?,
+            properties: i.unwrap_or_default(),
+            reconsume_times: j.map_or(Some(0), |text| int32(&text))?,
+            body,
+        })
+    }
+
+    /// Return the end of a transaction; None as `send`.
+    fn end(self) -> Option<End<'a>> {
+        let [group, number, place, outcome, id, from_check, ..] = self.ending;
+        let _ = id?;
+        if self.letters.iter().any(Option::is_some) || from_check.is_some_and(|text| !is_boolean(&text)) {
+            return None;
+        }
+        Some(End { group: group?, number: integer(&number?)?, place: integer(&place?)?, outcome: int32(&outcome?)? })
+    }
+}
+
+fn int32(text: &str) -> Option<i32> {
+    integer(text).and_then(|value| i32::try_from(value).ok())
+}
+
+fn is_boolean(text: &str) -> bool {
+    text == "true" || text == "false"
+}
