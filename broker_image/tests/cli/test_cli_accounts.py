@@ -99,6 +99,46 @@ def test_accounts_and_white_lists_are_changed_by_commands(
     assert (done.code, "--topic Orders: use NAME=PERM" in done.err) == (2, True)
 
 
+def test_quotas_are_changed_and_listed_by_commands(standalone: Standalone, secret_file: Path, tmp_path: Path) -> None:
+    environment = standalone.environment | {
+        "DELAYMQ_ACCESS_KEY": "operators", "DELAYMQ_SECRET_KEY_FILE": str(secret_file),
+    }  # fmt: skip
+    own = tmp_path / "own"
+    own.write_text("capped1-secret")
+
+    def quotas() -> Any:
+        lines = map(json.loads, called("acl", "list", "--accounts", "--json", environment=environment).lines)
+        return {line["accessKey"]: line["quotas"] for line in lines}["capped1"]
+
+    put = ("acl", "put", "capped1")
+    created = ("--secret-file", str(own), "--topic", "Orders=PUB", "--quota", "connections=5")
+    assert called(*put, *created, environment=environment).code == 0
+    assert quotas() == {"connections": 5}
+    more = ("--quota", "sendBytesPerSecond=1000", "--quota", "heldPulls=unlimited", "--quota", "connections=default")
+    assert called(*put, *more, environment=environment).code == 0
+    assert quotas() == {"sendBytesPerSecond": 1000, "heldPulls": "unlimited"}
+    account = {"DELAYMQ_ACCESS_KEY": "capped1", "DELAYMQ_SECRET_KEY_FILE": str(own)}
+    assert called("send", "Orders", "x", environment=standalone.environment | account).code == 0
+    shown = called("acl", "list", "--accounts", environment=environment).out
+    assert "sendBytesPerSecond=1000" in shown
+    assert "capped1-secret" not in shown
+    refused = called("acl", "list", "--accounts", environment=standalone.environment | account)
+    assert "only administrators can list accounts" in refused.err
+    for words, said in (
+        (("--quota", "sendBytes=1"), "'sendBytes=1' is not a quota"),
+        (("--quota", "connections=0"), "use a whole number from 1"),
+        (("--quota", "connections"), "use KEY=VALUE"),
+        (("--topic", "Orders=SUB"), "--secret-file is missing"),
+        (("--quota", "connections=1", "--admin"), "--secret-file is missing"),
+    ):
+        done = called(*put, *words, environment=environment)
+        assert done.code != 0
+        assert said in done.err
+    assert "there is no account" in called("acl", "put", "nobody", *more, environment=environment).err
+    assert quotas() == {"sendBytesPerSecond": 1000, "heldPulls": "unlimited"}
+    assert called("acl", "delete", "capped1", "--yes", environment=environment).code == 0
+
+
 def test_key_without_secret_and_secret_without_key_are_errors(secret_file: Path, tmp_path: Path) -> None:
     account_flags.clear()
     assert account_from({}, "", "") is None

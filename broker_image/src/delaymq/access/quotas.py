@@ -34,6 +34,8 @@ DEFAULT_MAX_DELAY_MS: Final = 1_000
 MAX_DELAY_MS: Final = 10_000
 MIN_DELAY_MS: Final = 10
 _UNLIMITED_WORD: Final = "unlimited"
+_DEFAULT_WORD: Final = "default"
+_MAX_DIGITS: Final = 16
 _SHOWN_CHARACTERS: Final = 64
 
 
@@ -63,6 +65,16 @@ class Quotas:
             return self
         missing = {name: getattr(defaults, name) for name in NAMES.values() if getattr(self, name) is None}
         return replace(self, **missing)
+
+    def changed(self, changes: Mapping[str, int | None]) -> Quotas | None:
+        """Return the quotas with some of their fields replaced; None if none is left."""
+        changed = replace(self, **changes)
+        return None if changed == Quotas() else changed
+
+    def stated(self) -> dict[str, int | str]:
+        """Return the keys and values as in files."""
+        values = ((key, getattr(self, name)) for key, name in NAMES.items())
+        return {key: _UNLIMITED_WORD if value == UNLIMITED else value for key, value in values if value is not None}
 
     def limits(self) -> Iterator[tuple[str, int]]:
         """Yield the key and the value of each quota that limits something."""
@@ -107,6 +119,24 @@ def read_quotas(tree: Tree, about: str) -> Quotas | None:
     return Quotas(**values) if values else None
 
 
+def read_changes(text: str) -> dict[str, int | None]:
+    """Return the fields that request 50 changes: `KEY=VALUE`, separated by commas.
+
+    A value is a number or `unlimited` as in a file, or `default` for none. Raises AccessError if the text is invalid.
+    """
+    changes: dict[str, int | None] = {}
+    for part in text.split(","):
+        key, equals, value = (word.strip() for word in part.partition("="))
+        if not equals or key not in NAMES:
+            shown = part[:_SHOWN_CHARACTERS]
+            raise AccessError(f"quotas: {shown!r} is not a quota: use KEY=NUMBER with {', '.join(NAMES)}")
+        if NAMES[key] in changes:
+            raise AccessError(f"quotas: {key} occurs twice: state it once")
+        number = int(value) if value.isascii() and value.isdecimal() and len(value) <= _MAX_DIGITS else value
+        changes[NAMES[key]] = None if value == _DEFAULT_WORD else _number(key, number, "quotas")
+    return changes
+
+
 def _number(key: str, value: Tree, about: str) -> int:
     low, high = _RANGES.get(key, (0, MAX_NUMBER))
     if value == _UNLIMITED_WORD and key != MAX_DELAY:
@@ -123,7 +153,4 @@ def quota_lines(quotas: Quotas | None, key: str, indent: str) -> Iterator[str]:
     if quotas is None:
         return
     yield f"{indent}{key}:"
-    for each, name in NAMES.items():
-        value = getattr(quotas, name)
-        if value is not None:
-            yield f"{indent}  {each}: {_UNLIMITED_WORD if value == UNLIMITED else value}"
+    yield from (f"{indent}  {each}: {value}" for each, value in quotas.stated().items())

@@ -13,6 +13,7 @@ from delaymq.access.addresses import WhiteList
 from delaymq.access.errors import AccessError
 from delaymq.access.files import FileState, States
 from delaymq.access.plain_acl import AclFile, Version
+from delaymq.access.quotas import Quotas
 from delaymq.blocking_steps import BlockingSteps
 from delaymq.throttled_log import ThrottledLogger, fields
 
@@ -102,14 +103,26 @@ class Rules:
         """The dataVersion of `plain_acl.yml`."""
         return self._states[self.path].file.version.json()
 
-    def put_account(self, stated: Entry, given: frozenset[str]) -> BlockingSteps[None]:
-        """Add an account to `plain_acl.yml`, or change the fields `given` of an existing one in its file."""
-        check_keys(stated.access_key, stated.secret_key)
+    def put_account(
+        self, stated: Entry, given: frozenset[str], quotas: Mapping[str, int | None] | None = None
+    ) -> BlockingSteps[None]:
+        """Add an account to `plain_acl.yml`, or change the fields `given` of an existing one in its file.
+
+        `quotas` are changed fields of its quotas; None removes one.
+        """
+        if "secret_key" in given:
+            check_keys(stated.access_key, stated.secret_key)
+        elif stated.access_key not in self.accounts:
+            raise AccessError(f"there is no account {shown(stated.access_key)}: state a secret key to create it")
         check_permissions(stated)
 
         def changed(file: AclFile, version: Version) -> AclFile:
             known = file.account(stated.access_key)
+            if known is None and "secret_key" not in given:
+                raise AccessError(f"the file no longer contains account {shown(stated.access_key)}")
             entry = stated if known is None else replace(known.entry, **{name: getattr(stated, name) for name in given})
+            if quotas:
+                entry = replace(entry, quotas=(entry.quotas or Quotas()).changed(quotas))
             return file.with_account(prepare(entry), version)
 
         yield from self._rewrite(self._file_of(stated.access_key), changed)

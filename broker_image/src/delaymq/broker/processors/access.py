@@ -10,13 +10,16 @@ from typing import TYPE_CHECKING
 
 from delaymq.access.errors import AccessError
 from delaymq.blocking_steps import BlockingSteps
+from delaymq.broker.requests.errors import no_permission, system_error
+from delaymq.protocol.bodies import AccountInfo, AccountList
 from delaymq.protocol.codes import RequestCode, ResponseCode
-from delaymq.protocol.command import Command, Response
+from delaymq.protocol.command import MAX_FRAME_BYTES, Command, Response
 from delaymq.protocol.credential_fields import broker_server
 from delaymq.protocol.errors import RequestError
 from delaymq.protocol.headers import (
     CreateAccessConfigRequestHeader,
     DeleteAccessConfigRequestHeader,
+    GetBrokerAclConfigRequestHeader,
     GetBrokerAclConfigResponseHeader,
     UpdateGlobalWhiteAddrsConfigRequestHeader,
 )
@@ -28,6 +31,7 @@ if TYPE_CHECKING:
     from delaymq.broker.requests.session import Session
 
 MAX_REMARK_CHARACTERS = 500
+_MAX_BODY_BYTES = MAX_FRAME_BYTES - 64 * 1024
 _OFF = "access control is off on this broker: set aclEnable=true in its configuration file and restart it"
 _TEXTS = ("default_topic_perm", "default_group_perm")
 """Fields of request 50 that change an account only if they are present and not empty."""
@@ -39,11 +43,15 @@ def put_account(broker: Broker, session: Session, command: Command) -> BlockingS
     The change is durable before the response is sent.
     """
     from delaymq.access.accounts import Entry  # most brokers have no accounts
+    from delaymq.access.quotas import read_changes
 
     failed = ResponseCode.UPDATE_AND_CREATE_ACL_CONFIG_FAILED
     rules = _rules(broker, failed)
     header = CreateAccessConfigRequestHeader.from_fields(command.fields)
-    given = {"secret_key"} | {name for name in _TEXTS if getattr(header, name)}
+    # RocketMQ's tool always states the secret key.
+    only_quotas = header.secret_key is None and header.quotas is not None
+    given = set() if only_quotas else {"secret_key"}
+    given |= {name for name in _TEXTS if getattr(header, name)}
     given |= {name for name in ("admin", "white_remote_address") if getattr(header, name) is not None}
     given |= {name for name in ("topic_perms", "group_perms") if getattr(header, name) is not None}
     required = header.require_second_signature
@@ -63,7 +71,8 @@ def put_account(broker: Broker, session: Session, command: Command) -> BlockingS
         require_second_signature=required in ("true", REQUIRED_OF_NEW),
     )
     try:
-        yield from rules.put_account(entry, frozenset(given))
+        quotas = None if header.quotas is None else read_changes(header.quotas)
+        yield from rules.put_account(entry, frozenset(given), quotas)
     except AccessError as error:
         raise _refused(failed, error) from error
     return Response()
@@ -81,8 +90,11 @@ def delete_account(broker: Broker, session: Session, command: Command) -> Blocki
     return Response()
 
 
-def get_versions(broker: Broker, session: Session, command: Command) -> Response:
-    """Handle GET_BROKER_CLUSTER_ACL_INFO (52): return the version of each rule file."""
+def get_versions(broker: Broker, session: Session, command: Command) -> Response | BlockingSteps[Response]:
+    """Handle GET_BROKER_CLUSTER_ACL_INFO (52): return the version of each rule file.
+
+    If an administrator requests them, also the accounts with their quotas, without permissions and secrets.
+    """
     rules = _rules(broker, ResponseCode.SYSTEM_ERROR)
     header = GetBrokerAclConfigResponseHeader(
         version=_json(rules.version),
@@ -91,7 +103,32 @@ def get_versions(broker: Broker, session: Session, command: Command) -> Response
         cluster_name=broker.cluster_name,
         all_acl_file_version=_json(rules.versions()),
     )
-    return Response(fields=header.to_fields())
+    if not GetBrokerAclConfigRequestHeader.from_fields(command.fields).accounts:
+        return Response(fields=header.to_fields())
+    account = None if broker.access is None else broker.access.account_of(session, command)
+    if account is not None and not account.admin:
+        raise no_permission("only administrators can list accounts: use an account with admin: true")
+    return _with_accounts(rules, Response(fields=header.to_fields()))
+
+
+def _with_accounts(rules: Rules, response: Response) -> BlockingSteps[Response]:
+    accounts = list(rules.accounts.values())
+
+    def encode() -> None:
+        table = [
+            AccountInfo(
+                access_key=account.entry.access_key,
+                admin=account.admin,
+                quotas={} if account.quotas is None else account.quotas.stated(),
+            )
+            for account in accounts
+        ]
+        response.body = AccountList(table).encode()
+
+    yield encode
+    if len(response.body) > _MAX_BODY_BYTES:
+        raise system_error(f"the {len(accounts)} accounts are too many for a response: read the rule files")
+    return response
 
 
 def set_white_addresses(broker: Broker, session: Session, command: Command) -> BlockingSteps[Response]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,6 +22,9 @@ Cluster = Annotated[str | None, typer.Option(metavar="NAME", help="Only the brok
 Permissions = Annotated[
     list[str] | None, typer.Option(metavar="NAME=PERM", help="PUB, SUB, PUB|SUB or DENY; repeatable.")
 ]
+_QUOTA = (
+    "A quota, such as sendBytesPerSecond=1000000; unlimited: none in spite of a default; default: removed; repeatable."
+)
 _SECOND = "Whether to reject requests with only RocketMQ's signature. Default: unchanged; for a new administrator: yes."
 Default = Annotated[
     str | None, typer.Option(metavar="PERM", help="Permission for names without a rule: PUB, SUB, PUB|SUB or DENY.")
@@ -28,15 +32,23 @@ Default = Annotated[
 
 
 def list_files(
-    cluster: Cluster = None, namesrv: NameServers = None, context: ContextName = None, as_json: AsJson = False
+    accounts: Annotated[
+        bool, typer.Option("--accounts", help="List accounts with their quotas instead; needs an administrator.")
+    ] = False,
+    cluster: Cluster = None,
+    namesrv: NameServers = None,
+    context: ContextName = None,
+    as_json: AsJson = False,
 ) -> None:
-    """List the rule files of all brokers with the number of changes made by requests.
+    """List the rule files of all brokers with the number of changes made by requests, or their accounts.
 
-    Their contents are not shown, because brokers do not reveal secrets.
+    Secret keys are not shown, because brokers do not reveal them.
     """
 
     async def work(client: Client) -> int:
         admin = Admin(client)
+        if accounts:
+            return await _list_accounts(admin, await admin.masters(cluster), as_json)
         rows: list[dict[str, Any]] = []
         for broker_name, address in sorted((await admin.masters(cluster)).items()):
             for path, version in (await admin.access_versions(address)).items():
@@ -53,9 +65,26 @@ def list_files(
     raise typer.Exit(with_client(target(namesrv, context=context), work))
 
 
+async def _list_accounts(admin: Admin, masters: Mapping[str, str], as_json: bool) -> int:
+    rows: list[tuple[str, str, str, str]] = []
+    for broker_name, address in sorted(masters.items()):
+        for account in await admin.accounts(address):
+            if as_json:
+                row: dict[str, Any] = {"brokerName": broker_name, "address": address, "accessKey": account.access_key}
+                print_json(row | {"admin": account.admin, "quotas": account.quotas})
+            quotas = ", ".join(f"{key}={value}" for key, value in account.quotas.items())
+            rows.append((broker_name, account.access_key, "yes" if account.admin else "no", quotas))
+    if not as_json:
+        console().print(table(("broker", "account", "administrator", "quotas"), rows, left=4))
+    return 0
+
+
 def put(
     key: AccessKey,
-    secret_file: Annotated[Path, typer.Option(metavar="FILE", help="File with the account's secret key.")],
+    secret_file: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="File with the account's secret key; not needed to change only quotas."),
+    ] = None,
     admin: Annotated[
         bool, typer.Option("--admin", help="Make the account an administrator; without this option, it is not one.")
     ] = False,
@@ -65,21 +94,29 @@ def put(
     default_group: Default = None,
     white: Annotated[str | None, typer.Option(metavar="ADDRESSES", help="Addresses that need no signature.")] = None,
     second_signature: Annotated[bool | None, typer.Option(help=_SECOND)] = None,
+    quota: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help=_QUOTA)] = None,
     cluster: Cluster = None,
     namesrv: NameServers = None,
     context: ContextName = None,
 ) -> None:
-    """Create an account on all brokers, or change it; permissions that are not named are kept.
+    """Create an account on all brokers, or change it; permissions and quotas that are not named are kept.
 
     Example: delaymq acl put billing --secret-file billing.key --topic 'orders=PUB|SUB' --group billing=SUB
     """
-    account = Credentials(key, read_secret(secret_file))
+    more = (topic, group, default_topic, default_group, white, second_signature)
+    if secret_file is None and (not quota or admin or any(each is not None for each in more)):
+        raise CommandError("--secret-file is missing: only --quota can be used without it", EXIT_USAGE)
+    account = None if secret_file is None else Credentials(key, read_secret(secret_file))
     topics, groups = _permissions("--topic", topic), _permissions("--group", group)
+    quotas = _quotas(quota or [])
 
     async def work(client: Client) -> int:
         asking = Admin(client)
         masters = await asking.masters(cluster)
         for address in masters.values():
+            if account is None:
+                await asking.set_quotas(address, key, quotas)
+                continue
             await asking.put_account(
                 address,
                 account,
@@ -90,6 +127,7 @@ def put(
                 groups=groups,
                 white_address=white,
                 second_signature=second_signature,
+                quotas=quotas,
             )
         console().print(f"account {key} is set on {', '.join(sorted(masters))}")
         return 0
@@ -140,6 +178,17 @@ def whitelist(
         return 0
 
     raise typer.Exit(with_client(target(namesrv, context=context), work))
+
+
+def _quotas(stated: list[str]) -> dict[str, str]:
+    found = {}
+    for text in stated:
+        key, equals, value = (word.strip() for word in text.partition("="))
+        if not key or not equals or not value or "," in text:
+            words = f"--quota {text[:100]}: use KEY=VALUE with a number, unlimited or default"
+            raise CommandError(words, EXIT_USAGE)
+        found[key] = value
+    return found
 
 
 def _permissions(option: str, stated: list[str] | None) -> dict[str, str] | None:

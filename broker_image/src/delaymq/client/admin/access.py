@@ -9,12 +9,13 @@ import msgspec
 from delaymq.client.admin.base import AdminCalls
 from delaymq.client.credentials import Credentials
 from delaymq.client.errors import BadAnswerError, reading_answer
-from delaymq.protocol.bodies import DataVersion
+from delaymq.protocol.bodies import AccountInfo, AccountList, DataVersion
 from delaymq.protocol.codes import RequestCode
 from delaymq.protocol.command import request_command
 from delaymq.protocol.headers import (
     CreateAccessConfigRequestHeader,
     DeleteAccessConfigRequestHeader,
+    GetBrokerAclConfigRequestHeader,
     GetBrokerAclConfigResponseHeader,
     UpdateGlobalWhiteAddrsConfigRequestHeader,
 )
@@ -34,6 +35,15 @@ class AccessCalls(AdminCalls):
         except msgspec.DecodeError as error:
             raise BadAnswerError(address, error) from error
 
+    async def accounts(self, address: str) -> list[AccountInfo]:
+        """Return the accounts of a broker with their quotas. RocketMQ's brokers, and older ones, return none."""
+        fields = GetBrokerAclConfigRequestHeader(accounts=True).to_fields()
+        answer = await self._client.request(address, request_command(RequestCode.GET_BROKER_CLUSTER_ACL_INFO, fields))
+        if not answer.body:
+            return []
+        with reading_answer(address):
+            return AccountList.decode(answer.body).accounts
+
     async def put_account(
         self,
         address: str,
@@ -46,11 +56,13 @@ class AccessCalls(AdminCalls):
         groups: Mapping[str, str] | None = None,
         white_address: str | None = None,
         second_signature: bool | None = None,
+        quotas: Mapping[str, str] | None = None,
     ) -> None:
         """Create or change an account; a value of None is unchanged. Permissions: PUB, SUB, PUB|SUB or DENY.
 
         `second_signature`: whether the account requires it, so that RocketMQ's clients cannot use the account. None:
-        a new administrator requires it.
+        a new administrator requires it. `quotas`: quotas by their key in a rule file, each a number, `unlimited`, or
+        `default` to remove it; others are unchanged.
         """
         required = (REQUIRED_OF_NEW if admin else None) if second_signature is None else str(second_signature).lower()
         header = CreateAccessConfigRequestHeader(
@@ -63,7 +75,15 @@ class AccessCalls(AdminCalls):
             topic_perms=_joined(topics),
             group_perms=_joined(groups),
             require_second_signature=required,
+            quotas=_joined(quotas) or None,
         )
+        await self._client.request(
+            address, request_command(RequestCode.UPDATE_AND_CREATE_ACL_CONFIG, header.to_fields())
+        )
+
+    async def set_quotas(self, address: str, access_key: str, quotas: Mapping[str, str]) -> None:
+        """Change quotas of an account, as in `put_account`, and nothing else. RocketMQ's brokers reject it."""
+        header = CreateAccessConfigRequestHeader(access_key=access_key, quotas=_joined(quotas))
         await self._client.request(
             address, request_command(RequestCode.UPDATE_AND_CREATE_ACL_CONFIG, header.to_fields())
         )

@@ -29,6 +29,8 @@ from delaymq.protocol.bodies.clients import (
     SubscriptionData,
 )
 from delaymq.protocol.bodies.configs import (
+    AccountInfo,
+    AccountList,
     ConsumerOffsets,
     DataVersion,
     DelayOffsets,
@@ -80,6 +82,8 @@ __all__ = [
     "MASTER_ID",
     "MAX_BODY_BYTES",
     "MESSAGE_MODELS",
+    "AccountInfo",
+    "AccountList",
     "Body",
     "BrokerData",
     "BrokerStatistics",

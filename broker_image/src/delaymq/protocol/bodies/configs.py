@@ -217,3 +217,18 @@ def decode_settings(data: bytes) -> dict[str, str]:
 def encode_settings(settings: dict[str, str]) -> bytes:
     """Return the properties text of `settings`; a line break in a value becomes a space."""
     return "".join(f"{key}={' '.join(value.splitlines())}\n" for key, value in settings.items()).encode()
+
+
+class AccountInfo(Body):
+    """One account of a broker's rules, without its secret key."""
+
+    access_key: str
+    admin: bool = written(bool)
+    quotas: dict[str, int | str] = written(dict)
+    """Quotas in force by their key in rule files; `unlimited` overrides a default."""
+
+
+class AccountList(Body):
+    """Response body of 52, which only DelayMQ has, if `accounts` is requested."""
+
+    accounts: list[AccountInfo] = written(list)

@@ -21,6 +21,8 @@ class CreateAccessConfigRequestHeader(Header):
     group_perms: str | None = None
     require_second_signature: str | None = None
     """DelayMQ only: true, false, or REQUIRED_OF_NEW, which sets true for a new account and keeps that of others."""
+    quotas: str | None = None
+    """DelayMQ only: `KEY=VALUE`, separated by commas, with the keys of rule files. The value `default` removes one."""
 
 
 class CreateTopicRequestHeader(Header):
@@ -53,6 +55,13 @@ class DeleteTopicRequestHeader(Header):
     """Request 215."""
 
     topic: str
+
+
+class GetBrokerAclConfigRequestHeader(Header):
+    """Request 52."""
+
+    accounts: bool | None = None
+    """DelayMQ only: whether the response contains the accounts."""
 
 
 class GetBrokerAclConfigResponseHeader(Header):
