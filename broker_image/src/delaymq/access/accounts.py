@@ -47,7 +47,7 @@ class Entry:
     """Whether RocketMQ's signature does not suffice (protocol.second_signature)."""
     quotas: Quotas | None = None
     """Quotas of the account itself."""
-    others: tuple[tuple[str, Scalar], ...] = field(default=(), repr=False)
+    others: tuple[tuple[str, Scalar | tuple[Scalar, ...]], ...] = field(default=(), repr=False)
     """Keys without a meaning here, which are preserved in the file."""
 
 

@@ -18,7 +18,7 @@ Keys are RocketMQ's, so that both brokers can use a file written by either.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -42,6 +42,10 @@ _TEXTS: Final = {
 _LISTS: Final = {"topicPerms": "topic_perms", "groupPerms": "group_perms"}
 REQUIRE_SECOND: Final = "requireSecondSignature"
 """A key of DelayMQ, which RocketMQ's broker ignores."""
+OF_NAME_SERVERS: Final = frozenset({"brokerNames", "unsigned", "addresses"})
+"""Keys of an account for NameServers (namesrv.rules), which brokers preserve: both can use one file."""
+UNSIGNED_BROKERS: Final = "unsignedBrokers"
+"""The same, of a file."""
 _KNOWN: Final = frozenset({*_TEXTS, *_LISTS, "admin", REQUIRE_SECOND, QUOTAS})
 _KNOWN_IN_FILE: Final = frozenset({"globalWhiteRemoteAddresses", "accounts", "dataVersion", DEFAULT_QUOTAS})
 
@@ -69,7 +73,7 @@ class AclFile:
     has_data: bool = True
     default_quotas: Quotas | None = None
     """Quotas of accounts of this file that are not administrators."""
-    others: tuple[tuple[str, Scalar], ...] = field(default=(), repr=False)
+    others: tuple[tuple[str, Scalar | tuple[Scalar, ...]], ...] = field(default=(), repr=False)
     """Keys without a meaning here, which are preserved in the file."""
 
     def account(self, access_key: str) -> Account | None:
@@ -187,16 +191,19 @@ def flag(value: Tree, about: str) -> bool:
 
 def _others(
     tree: dict[str, Tree], known: frozenset[str], about: str, notes: list[str]
-) -> tuple[tuple[str, Scalar], ...]:
-    strange = [key for key in tree if key not in known]
+) -> tuple[tuple[str, Scalar | tuple[Scalar, ...]], ...]:
+    others = [key for key in tree if key not in known]
+    strange = [key for key in others if key not in OF_NAME_SERVERS and key != UNSIGNED_BROKERS]
     if strange:
         # Text after a colon without a blank is part of the key, and may be a secret.
         names = ", ".join(shown(key.partition(":")[0]) for key in strange[:8])
         notes.append(f"{about}: ignored keys without a meaning here: {names}")
-    kept: list[tuple[str, Scalar]] = []
-    for key in strange:
+    kept: list[tuple[str, Scalar | tuple[Scalar, ...]]] = []
+    for key in others:
         value = tree[key]
-        if not isinstance(value, dict | list):
+        if isinstance(value, list):
+            kept.append((key, tuple(each for each in value if not isinstance(each, dict | list))))
+        elif not isinstance(value, dict):
             kept.append((key, value))
     return tuple(kept)
 
@@ -220,7 +227,7 @@ def to_text(file: AclFile) -> str:
     lines += ["accounts:"] if file.accounts else ["accounts: []"]
     for account in file.accounts:
         lines += _entry_lines(account.entry)
-    lines += [f"{_quoted(key)}: {_quoted(value)}" for key, value in file.others]
+    lines += _other_lines(file.others, "")
     version = file.version
     lines += ["dataVersion:", f"- counter: {version.counter}", f"  timestamp: {version.timestamp_ms}"]
     return "\n".join(lines) + "\n"
@@ -242,7 +249,16 @@ def _entry_lines(entry: Entry) -> Iterator[str]:
         if values is not None:
             yield f"  {key}:" if values else f"  {key}: []"
             yield from (f"  - {_quoted(value)}" for value in values)
-    yield from (f"  {_quoted(key)}: {_quoted(value)}" for key, value in entry.others)
+    yield from _other_lines(entry.others, "  ")
+
+
+def _other_lines(others: Iterable[tuple[str, Scalar | tuple[Scalar, ...]]], indent: str) -> Iterator[str]:
+    for key, value in others:
+        if isinstance(value, tuple):
+            yield f"{indent}{_quoted(key)}:" if value else f"{indent}{_quoted(key)}: []"
+            yield from (f"{indent}- {_quoted(each)}" for each in value)
+        else:
+            yield f"{indent}{_quoted(key)}: {_quoted(value)}"
 
 
 def _quoted(value: Scalar) -> str:

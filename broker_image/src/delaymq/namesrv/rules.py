@@ -14,7 +14,8 @@
     unsignedBrokers:             # networks from which all other names may be registered without a signature
     - 10.1.0.0/16
 
-A broker's `plain_acl.yml` is a valid file, too: its administrators are administrators here. White lists are ignored.
+A broker's `plain_acl.yml` is a valid file, too: its administrators are administrators here, and both servers can use
+one file. White lists are ignored. Permissions have effect with `namesrvAclMetadata=own` (`queries`).
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from delaymq.access import files
 from delaymq.access.accounts import Account, shown
 from delaymq.access.errors import AccessError
 from delaymq.access.files import States
-from delaymq.access.plain_acl import AclFile, flag, from_tree, texts
+from delaymq.access.plain_acl import OF_NAME_SERVERS, UNSIGNED_BROKERS, AclFile, flag, from_tree, texts
 from delaymq.access.yaml_tree import Tree, read_yaml
 from delaymq.throttled_log import fields as about
 
@@ -38,8 +39,6 @@ MAX_NAMES: Final = 1_000
 """Maximum broker names of one account."""
 MAX_NETWORKS: Final = 1_024
 SHOWN_CHARACTERS: Final = 64
-_OURS: Final = frozenset({"brokerNames", "unsigned", "addresses"})
-"""Account keys that do not exist in a broker's file."""
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
@@ -67,11 +66,11 @@ def parse(text: str, changed_ms: int) -> NamesFile:
     addresses: list[tuple[str, Network]] = []
     networks: tuple[Network, ...] = ()
     if isinstance(tree, dict):
-        networks = _networks(tree, "unsignedBrokers")
+        networks = _networks(tree, UNSIGNED_BROKERS)
         accounts = tree.get("accounts")
         if isinstance(accounts, list):
             tree = {**tree, "accounts": [_without_names(each, names, open_names, addresses) for each in accounts]}
-        if tree.pop("unsignedBrokers", None) is not None:
+        if tree.pop(UNSIGNED_BROKERS, None) is not None:
             tree.setdefault("accounts", [])
     read = from_tree(tree, changed_ms)
     stated = {each.name: getattr(read, each.name) for each in fields(AclFile)}
@@ -88,7 +87,7 @@ def _without_names(
     item: Tree, names: list[tuple[str, str]], open_names: set[str], addresses: list[tuple[str, Network]]
 ) -> Tree:
     """Return the account as in a broker's file, and add its other keys to the lists."""
-    if not isinstance(item, dict) or not item.keys() & _OURS:
+    if not isinstance(item, dict) or not item.keys() & OF_NAME_SERVERS:
         return item
     key = str(item.get("accessKey"))
     own = list(texts(item.get("brokerNames"), f"account {shown(key)}: brokerNames", MAX_NAMES))
@@ -100,7 +99,7 @@ def _without_names(
         if not where:
             raise AccessError(f"account {shown(key)}: `addresses` lists no network: add one, or remove `addresses`")
         addresses += [(key, network) for network in where]
-    return {each: value for each, value in item.items() if each not in _OURS}
+    return {each: value for each, value in item.items() if each not in OF_NAME_SERVERS}
 
 
 def _networks(tree: Mapping[str, Tree], name: str, prefix: str = "") -> tuple[Network, ...]:
