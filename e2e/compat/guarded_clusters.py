@@ -22,27 +22,21 @@ Transport = Literal["plain", "tls"]
 DELAY_LEVELS = "1s 2s 1s 1s"
 FIRST_LEVEL_MS = 1_000
 
-BROKER_RULES = """
+RULES = """
 accounts:
 - accessKey: operators
   secretKey: operators-secret
   admin: true
+- accessKey: broker-a-account
+  secretKey: broker-a-secret
+  brokerNames: [broker-a]
+  requireSecondSignature: true
 - accessKey: application
   secretKey: 12345678
   defaultTopicPerm: DENY
   defaultGroupPerm: DENY
   topicPerms: [Orders49=PUB|SUB, Orders53=PUB|SUB, Questions49=PUB|SUB, Questions53=PUB|SUB]
   groupPerms: [Readers49=SUB, Readers53=SUB, Pollers49=SUB, Pollers53=SUB, Repliers49=SUB, Repliers53=SUB]
-"""
-NAMESRV_RULES = """
-accounts:
-- accessKey: broker-a-account
-  secretKey: broker-a-secret
-  brokerNames: [broker-a]
-  requireSecondSignature: true
-- accessKey: operators
-  secretKey: operators-secret
-  admin: true
 """
 
 
@@ -53,16 +47,27 @@ class Guarded:
     namesrv_address: str
     broker_address: str
     home: Path
+    metadata: str
+    """Metadata that accounts receive: `open`, or `own`."""
 
 
 @contextmanager
-def guarded(folder: Path, server_keys: Mapping[str, str]) -> Iterator[Guarded]:
-    """`server_keys` (`tls.…`, including those of a client) make TLS mandatory; without any, TLS is off."""
+def guarded(
+    folder: Path,
+    server_keys: Mapping[str, str],
+    *,
+    metadata: str = "open",
+    rules: str = RULES,
+    creates: bool = False,
+) -> Iterator[Guarded]:
+    """`server_keys` (`tls.…`, including those of a client) make TLS mandatory; without any, TLS is off.
+
+    `creates`: topics and groups are created by use.
+    """
     shutil.copytree(HOME_PATH / "conf", folder / "conf")
     (folder / "conf" / "tools.yml").write_text("accessKey: {accessKey}\nsecretKey: {secretKey}\n".format(**ADMIN))
-    rules, namesrv_rules, account = (folder / name for name in ("plain_acl.yml", "namesrv_acl.yml", "account.yml"))
-    rules.write_text(BROKER_RULES)
-    namesrv_rules.write_text(NAMESRV_RULES)
+    rule_path, account = folder / "plain_acl.yml", folder / "account.yml"
+    rule_path.write_text(rules)
     account.write_text("accessKey: broker-a-account\nsecretKey: broker-a-secret\n")
     tls = {}
     if server_keys:
@@ -71,19 +76,21 @@ def guarded(folder: Path, server_keys: Mapping[str, str]) -> Iterator[Guarded]:
     config = {
         **tls,
         "aclEnable": "true",
-        "aclConfigPath": str(rules),
+        "aclConfigPath": str(rule_path),
         "aclAdminNeedsTls": "true",
+        "aclMetadata": metadata,
         "namesrvAccountFile": str(account),
-        "autoCreateTopicEnable": "false",
-        "autoCreateSubscriptionGroup": "false",
+        "autoCreateTopicEnable": str(creates).lower(),
+        "autoCreateSubscriptionGroup": str(creates).lower(),
         "messageDelayLevel": DELAY_LEVELS,
         "brokerFastFailureEnable": "false",
     }
+    of_namesrv = {"namesrvAclConfigPath": str(rule_path), "namesrvAclMetadata": metadata}
     with (
-        NameServerNode("ours", config={**tls, "namesrvAclConfigPath": str(namesrv_rules)}) as namesrv,
+        NameServerNode("ours", config={**tls, **of_namesrv}) as namesrv,
         BrokerNode("ours", [namesrv.address], config=config) as broker,
     ):
-        yield Guarded(namesrv.address, broker.address, folder)
+        yield Guarded(namesrv.address, broker.address, folder, metadata)
 
 
 class Side:

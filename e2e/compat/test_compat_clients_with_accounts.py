@@ -33,8 +33,9 @@ def transport(request: pytest.FixtureRequest) -> Transport:
 def cluster(
     transport: Transport, files: Files, isolated_network: None, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Guarded]:
+    """Provide a cluster that shows metadata to every account, and with TLS, one that hides that of others."""
     keys = files.server_keys() | files.client_keys() if transport == "tls" else {}
-    with guarded(tmp_path_factory.mktemp("guarded"), keys) as cluster:
+    with guarded(tmp_path_factory.mktemp("guarded"), keys, metadata="own" if keys else "open") as cluster:
         yield cluster
 
 
@@ -134,7 +135,11 @@ def test_request_of_unknown_account_is_rejected_with_reason(
     producer = side.clients.new_producer(credentials=account, retries=0)
     with pytest.raises(ClientError) as caught:
         producer.send(side.orders, "x")
-    assert f"org.apache.rocketmq.acl.common.AclException: {said}" in shown(caught.value)
+    if side.cluster.metadata == "own":
+        # RocketMQ's clients log the NameServer's reason, but it is not a part of the exception.
+        assert "No route info of this topic" in shown(caught.value)
+    else:
+        assert f"org.apache.rocketmq.acl.common.AclException: {said}" in shown(caught.value)
 
 
 def test_application_cannot_change_topics_or_read_topics_of_others(side: Side) -> None:
@@ -143,7 +148,8 @@ def test_application_cannot_change_topics_or_read_topics_of_others(side: Side) -
     assert "Need admin permission for request code=17" in shown(caught.value)
     with pytest.raises(ClientError) as caught:
         side.clients.pull(group=side.pollers).pull("BenchmarkTest", 0, 0)
-    assert "No default permission for topic:BenchmarkTest" in shown(caught.value)
+    own = side.cluster.metadata == "own"  # then there is no route either
+    assert ("not exist" if own else "No default permission for topic:BenchmarkTest") in shown(caught.value)
 
 
 COMMANDS = {
@@ -225,7 +231,7 @@ def test_mqadmin_without_account_changes_nothing(side: Side) -> None:
 
 
 def test_topic_deleted_by_administrator_disappears_from_routes(side: Side) -> None:
-    with closing(side.bench(None)) as anybody:
+    with closing(side.bench(APP if side.cluster.metadata == "own" else None)) as anybody:
         assert anybody.admin.route(side.questions)["brokerDatas"][0]["brokerName"] == "broker-a"
         said = side.mqadmin(f"deleteTopic -t {side.questions} -c DefaultCluster")
         assert "success" in said, said

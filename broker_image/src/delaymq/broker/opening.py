@@ -7,6 +7,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
+from delaymq.access import OWN_METADATA
+from delaymq.access.errors import AccessError
 from delaymq.broker.broker import Broker
 from delaymq.broker.delivery import Delivery
 from delaymq.broker.delivery.settings.promises import Promises
@@ -27,6 +29,7 @@ from delaymq.store.layout import BASE_VERSION, TIMED_VERSION
 from delaymq.store.message_store import MessageStore
 
 if TYPE_CHECKING:
+    from delaymq.broker.access.access import Access
     from delaymq.broker.access.rules import Rules
 
 _logger = logging.getLogger(__name__)
@@ -49,6 +52,8 @@ def open_broker(
     unreadable. The texts state what to do.
     """
     rules = None
+    if config.acl_metadata == OWN_METADATA and not config.acl_enable:
+        raise AccessError("aclMetadata=own hides metadata from accounts, but aclEnable=false admits everyone: set both")
     if config.acl_enable:
         from delaymq.broker.access.rules import Rules  # imported here, because most brokers run without it
 
@@ -74,6 +79,21 @@ def open_broker(
         raise
 
 
+def _access(rules: Rules, config: BrokerConfig, records: StoredRecords, now_ms: Callable[[], int]) -> Access:
+    from delaymq.broker.access.access import Access
+
+    return Access(
+        rules,
+        now_ms,
+        topic_at=records.topic_at,
+        reply_topic=names.reply_topic(config.broker_cluster_name),
+        admin_needs_tls=config.acl_admin_needs_tls,
+        own_metadata=config.acl_metadata == OWN_METADATA,
+        # The server closes idle connections long before that.
+        max_silence_s=2.5 * config.channel_idle_ms / 1000,
+    )
+
+
 def assemble(
     parts: Parts,
     store: MessageStore,
@@ -85,19 +105,7 @@ def assemble(
     """Return the broker of an open store, which was opened with the parts' observers, with its recovered state."""
     config, now_ms, stopped_ms = parts.config, parts.now_ms, store.last_store_timestamp_ms
     records = StoredRecords(store)
-    access = None
-    if rules is not None:
-        from delaymq.broker.access.access import Access
-
-        access = Access(
-            rules,
-            now_ms,
-            topic_at=records.topic_at,
-            reply_topic=names.reply_topic(config.broker_cluster_name),
-            admin_needs_tls=config.acl_admin_needs_tls,
-            # The server closes idle connections long before that.
-            max_silence_s=2.5 * config.channel_idle_ms / 1000,
-        )
+    access = None if rules is None else _access(rules, config, records, now_ms)
     tables = Tables(store, parts.topics, parts.groups, parts.offsets, parts.clients, parts.delay_settings, now_ms)
     tables.load(now_ms())
     delivery = Delivery(

@@ -57,6 +57,8 @@ _AUDIT_PATH = (
     "folder of the audit log. Empty: `delaymq/audit` in the store, none with `readOnly`; for a NameServer,"
     " `namesrv-audit` next to the file of `kvConfigPath`"
 )
+_ACL_METADATA = "with `own`, accounts receive [metadata](access-control.md#metadata) only of what their rules permit"
+_NAMESRV_METADATA = "with `own`, accounts receive [routes](name-server-rules.md#metadata) only of permitted topics"
 _ACL_ADMIN = (
     "whether administrative requests need TLS, a connection from this machine, or"
     " [the second signature](access-control.md#the-second-signature)"
@@ -121,6 +123,7 @@ class _BrokerAddresses:
     acl_enable: bool = flag(False, "whether requests must be signed: [access control](access-control.md)")
     acl_config_path: str = text("", _ACL_PATH, ours=True)
     acl_admin_needs_tls: bool = flag(False, _ACL_ADMIN, ours=True)
+    acl_metadata: str = choice("open", "open", "own", about=_ACL_METADATA, ours=True)
 
 
 # The keys of the last base come first where all are listed: addresses, TLS, then what stands here.
@@ -443,6 +446,7 @@ class NamesrvConfig(_AuditKeys, TlsServerKeys, _NamesrvAddresses):
     """Configuration of a NameServer."""
 
     namesrv_acl_config_path: str = text("", _NAMESRV_ACL_PATH, ours=True)
+    namesrv_acl_metadata: str = choice("open", "open", "own", about=_NAMESRV_METADATA, ours=True)
     kv_config_path: str = text(
         "namesrv/kvConfig.json", "file of the key-value configuration (`standalone`: in the broker's store)"
     )

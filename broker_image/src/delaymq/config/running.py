@@ -24,12 +24,13 @@ from delaymq.config.rewriting import rewrite
 _FORBIDDEN_PREFIXES: Final = ("tls.", "replicaRegister", "replicaEndpoint")
 FORBIDDEN_KEYS: Final = frozenset(
     """
-    abortFile aclAdminNeedsTls aclConfigPath aclEnable auditLogEnable auditLogFiles auditLogMaxBytes auditLogPath
+    abortFile aclAdminNeedsTls aclConfigPath aclEnable aclMetadata auditLogEnable auditLogFiles auditLogMaxBytes
+    auditLogPath
     brokerClusterName brokerConfigPath brokerIP1 brokerIP2 brokerId
     brokerName configBlackList configStorePath fastPortEnable haListenPort haMasterAddress haMasterBrokerAddress
     haMemberName haPlainSlaveAddresses haPlainSlaves haSecretFile httpHost httpNames httpPort httpToken httpTokenFile
     kvConfigPath listenHost listenPort namesrvAccountFile
-    namesrvAclConfigPath namesrvAddr
+    namesrvAclConfigPath namesrvAclMetadata namesrvAddr
     readOnlyCommitLogStorePaths rmqAddressServerDomain rmqAddressServerSubGroup rocketmqHome storeCheckpoint
     storePathCommitLog storePathConsumeQueue storePathDLedgerCommitLog storePathIndex storePathRootDir
     """.split()  # noqa: SIM905  (a list of twenty quoted words is harder to read)

@@ -14,6 +14,7 @@ REASONS: Final = (
     "plain",
     "fields",
     "admin",
+    "permission",
     "name",
     "address",
     "unreadable",

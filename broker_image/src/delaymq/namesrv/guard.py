@@ -1,4 +1,4 @@
-"""Access control of a NameServer: checks of the eight request codes that change its data.
+"""Access control of a NameServer: checks of the eight request codes that change its data, and of queries (`queries`).
 
 103 and 104 require the account of the broker's name, the other six an administrator. RocketMQ's signature covers
 neither the code nor the boundaries between fields, so signed requests may contain only the fields of their code, and
@@ -15,6 +15,7 @@ from delaymq.access.accounts import Account, shown
 from delaymq.access.signed import signature_problem
 from delaymq.config.checks import parse_address
 from delaymq.config.errors import ConfigError
+from delaymq.namesrv import queries
 from delaymq.namesrv.errors import RefusalError
 from delaymq.protocol import headers
 from delaymq.protocol.codes import RequestCode
@@ -29,6 +30,7 @@ from delaymq.protocol.credential_fields import (
 from delaymq.protocol.headers.base import Header
 
 if TYPE_CHECKING:
+    from delaymq.namesrv.routes import Routes
     from delaymq.namesrv.rules import NamesrvRules
     from delaymq.namesrv.session import NamesrvSession
     from delaymq.protocol.second_signature import Channels
@@ -52,22 +54,20 @@ _SHOWN_CHARACTERS: Final = 64
 
 
 def check(rules: NamesrvRules, channels: Channels, session: NamesrvSession, command: Command) -> None:
-    """Raise RefusalError unless the request is permitted; call it once per request, because counters increase."""
+    """Raise RefusalError unless the request is permitted; call it once per request, because counters increase.
+
+    Queries are permitted. Use `check_query` for them if they are restricted.
+    """
     if command.code not in GUARDED:
         _keep_alive(rules, channels, session, command)
         return
-    if not rules.readable:
-        raise RefusalError(
-            "unreadable", f"the rules are unreadable: correct {rules.path.name}; see the NameServer's log for details"
-        )
+    _check_readable(rules)
     name = command.fields.get("brokerName", "") if command.code in BROKERS_CODES else None
     if not states_account(command):
         if name is None or not _may_be_unsigned(rules, session, name):
             raise RefusalError("unsigned", _unsigned_text(rules, command.code, name))
         return
-    account = rules.accounts.get(command.fields[ACCESS_KEY])
-    if account is None:
-        raise RefusalError("unknown_key", f"No acl config for {shown(command.fields[ACCESS_KEY])}")
+    account = _account(rules, command)
     _check_fields(command)
     _check_signature(channels, session, account, command)
     _check_account(rules, account, command.code, name)
@@ -78,6 +78,36 @@ def check(rules: NamesrvRules, channels: Channels, session: NamesrvSession, comm
             " DelayMQ's clients"
         )
         raise RefusalError("plain", text)
+
+
+def check_query(
+    rules: NamesrvRules, channels: Channels, routes: Routes, session: NamesrvSession, command: Command
+) -> None:
+    """Raise RefusalError unless a query is permitted with `namesrvAclMetadata=own`; call it once per request."""
+    _check_readable(rules)
+    name = command.fields.get("brokerName", "")
+    if not states_account(command):
+        if command.code == RequestCode.QUERY_DATA_VERSION and _may_be_unsigned(rules, session, name):
+            return
+        text = f"No accessKey is configured: request code={command.code} requires a signature (namesrvAclMetadata=own)"
+        raise RefusalError("unsigned", text)
+    account = _account(rules, command)
+    _check_signature(channels, session, account, command)
+    queries.check_permission(account, routes, rules.registrars.get(name, frozenset()), command)
+
+
+def _check_readable(rules: NamesrvRules) -> None:
+    if not rules.readable:
+        raise RefusalError(
+            "unreadable", f"the rules are unreadable: correct {rules.path.name}; see the NameServer's log for details"
+        )
+
+
+def _account(rules: NamesrvRules, command: Command) -> Account:
+    account = rules.accounts.get(command.fields[ACCESS_KEY])
+    if account is None:
+        raise RefusalError("unknown_key", f"No acl config for {shown(command.fields[ACCESS_KEY])}")
+    return account
 
 
 def states_account(command: Command) -> bool:

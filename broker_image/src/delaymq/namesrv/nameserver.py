@@ -8,10 +8,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from delaymq.access import OWN_METADATA
 from delaymq.blocking_steps import BlockingSteps
 from delaymq.config import NamesrvConfig
 from delaymq.config.running import RunningSettings
-from delaymq.namesrv.errors import REASONS, RefusalError
+from delaymq.namesrv.errors import REASONS, NamesrvError, RefusalError
 from delaymq.namesrv.kv import KVSettings
 from delaymq.namesrv.ownership import Ownership
 from delaymq.namesrv.routes import Routes
@@ -22,6 +23,7 @@ from delaymq.protocol.errors import RequestError
 from delaymq.throttled_log import ThrottledLogger
 
 if TYPE_CHECKING:
+    from delaymq.access.views import View
     from delaymq.namesrv.rules import NamesrvRules
     from delaymq.protocol.second_signature import Channels
 
@@ -66,6 +68,8 @@ class NameServer:
 
             self.channels = Channels()
             self.rules = NamesrvRules(Path(config.namesrv_acl_config_path).absolute(), now_ms)
+        elif config.namesrv_acl_metadata == OWN_METADATA:
+            raise NamesrvError("namesrvAclMetadata=own needs accounts: set namesrvAclConfigPath to a file with rules")
         self.refused: dict[str, int] = dict.fromkeys(REASONS, 0)
         """Rejected requests by reason."""
         self._throttled = ThrottledLogger(_logger, now_ms)
@@ -93,6 +97,20 @@ class NameServer:
 
         return guard.states_account(command)
 
+    def view_of(self, command: Command) -> View | None:
+        """Return which topics the sender of a permitted query may see, None for all."""
+        if self.rules is None or not self._restricts(command):
+            return None
+        from delaymq.namesrv import queries
+        from delaymq.protocol.credential_fields import ACCESS_KEY
+
+        return queries.view_of(self.rules.accounts[command.fields[ACCESS_KEY]], self.routes)
+
+    def _restricts(self, command: Command) -> bool:
+        from delaymq.namesrv.guard import GUARDED
+
+        return self.config.namesrv_acl_metadata == OWN_METADATA and command.code not in GUARDED
+
     def refuse(self, session: NamesrvSession, command: Command, reason: str, error: RequestError) -> Response:
         """Count a rejection and return its response."""
         self.refused[reason] += 1
@@ -113,7 +131,10 @@ class NameServer:
             server = f"namesrv/{self.config.listen_port}"
             return self.guarded(command.code, lambda: channels.challenge(session.id, server, command))
         try:
-            guard.check(rules, channels, session, command)
+            if self._restricts(command):
+                guard.check_query(rules, channels, self.routes, session, command)
+            else:
+                guard.check(rules, channels, session, command)
         except RefusalError as refusal:
             return self.refuse(session, command, refusal.reason, refusal)
         return None

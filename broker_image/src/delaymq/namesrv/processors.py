@@ -7,6 +7,7 @@ write a file do so in steps.
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 from delaymq.blocking_steps import BlockingSteps
@@ -35,11 +36,14 @@ from delaymq.protocol.headers import (
 from delaymq.throttled_log import fields
 
 if TYPE_CHECKING:
+    from delaymq.access.views import View
     from delaymq.namesrv.nameserver import NameServer
     from delaymq.namesrv.session import NamesrvSession
 
 _logger = logging.getLogger(__name__)
 
+_REDUCED_AT_ONCE: Final = 10_000
+"""Maximum topics that are compared with an account's permissions on the event loop, otherwise in a thread."""
 SHOWN_CHARACTERS: Final = 127
 """Maximum length of a peer's text in a remark."""
 
@@ -81,9 +85,9 @@ def cluster_info(server: NameServer, session: NamesrvSession, command: Command) 
     return Response(body=server.routes.cluster_info().encode())
 
 
-def all_topics(server: NameServer, session: NamesrvSession, command: Command) -> Response:
+def all_topics(server: NameServer, session: NamesrvSession, command: Command) -> Response | BlockingSteps[Response]:
     """206: return all topics."""
-    return Response(body=TopicList(list(server.routes.topics)).encode())
+    return _listed(server, command, server.routes.topics)
 
 
 def system_topics(server: NameServer, session: NamesrvSession, command: Command) -> Response:
@@ -96,26 +100,52 @@ def system_topics(server: NameServer, session: NamesrvSession, command: Command)
     return Response(body=TopicList(names, next(iter(addresses), None)).encode())
 
 
-def topics_of_cluster(server: NameServer, session: NamesrvSession, command: Command) -> Response:
+def topics_of_cluster(
+    server: NameServer, session: NamesrvSession, command: Command
+) -> Response | BlockingSteps[Response]:
     """224: return the topics of a cluster."""
     header = GetTopicsByClusterRequestHeader.from_fields(command.fields)
-    return Response(body=TopicList(server.routes.topics_of_cluster(header.cluster)).encode())
+    return _listed(server, command, server.routes.topics_of_cluster(header.cluster))
 
 
-def unit_topics(server: NameServer, session: NamesrvSession, command: Command) -> Response:
+def unit_topics(server: NameServer, session: NamesrvSession, command: Command) -> Response | BlockingSteps[Response]:
     """311: return the topics of units."""
-    return Response(body=TopicList(server.routes.topics_with_flags(wanted=FLAG_UNIT)).encode())
+    return _listed(server, command, server.routes.topics_with_flags(wanted=FLAG_UNIT))
 
 
-def unit_subscription_topics(server: NameServer, session: NamesrvSession, command: Command) -> Response:
+def unit_subscription_topics(
+    server: NameServer, session: NamesrvSession, command: Command
+) -> Response | BlockingSteps[Response]:
     """312: return the topics with unit subscriptions."""
-    return Response(body=TopicList(server.routes.topics_with_flags(wanted=FLAG_UNIT_SUBSCRIPTION)).encode())
+    return _listed(server, command, server.routes.topics_with_flags(wanted=FLAG_UNIT_SUBSCRIPTION))
 
 
-def unit_subscription_only_topics(server: NameServer, session: NamesrvSession, command: Command) -> Response:
+def unit_subscription_only_topics(
+    server: NameServer, session: NamesrvSession, command: Command
+) -> Response | BlockingSteps[Response]:
     """313: return the topics with unit subscriptions that are not topics of units."""
     topics = server.routes.topics_with_flags(wanted=FLAG_UNIT_SUBSCRIPTION, unwanted=FLAG_UNIT)
-    return Response(body=TopicList(topics).encode())
+    return _listed(server, command, topics)
+
+
+def _listed(server: NameServer, command: Command, topics: Iterable[str]) -> Response | BlockingSteps[Response]:
+    view = server.view_of(command)
+    if view is None:
+        return Response(body=TopicList(list(topics)).encode())
+    known = dict.fromkeys(topics)
+    if len(known) > _REDUCED_AT_ONCE:
+        return _reduced(view, known)
+    return Response(body=TopicList(view.topics(known, known)).encode())
+
+
+def _reduced(view: View, known: dict[str, None]) -> BlockingSteps[Response]:
+    response = Response()
+
+    def reduce() -> None:
+        response.body = TopicList(view.topics(known, known)).encode()
+
+    yield reduce
+    return response
 
 
 def delete_topic(server: NameServer, session: NamesrvSession, command: Command) -> Response:

@@ -279,6 +279,10 @@ class Routes:
         group = self.groups[broker_name]
         return BrokerData(group.name, group.cluster, dict(sorted(group.addresses.items())))
 
+    def has_cluster(self, cluster: str) -> bool:
+        """Return whether a broker of this cluster is registered."""
+        return any(group.cluster == cluster for group in self.groups.values())
+
     def cluster_info(self) -> ClusterInfo:
         """Return all brokers, by name and by cluster."""
         clusters: dict[str, list[str]] = {}

@@ -8,10 +8,12 @@ from typing import Final
 
 from delaymq.access import EXCEPTION
 from delaymq.access.accounts import PUB, Account, shown
+from delaymq.access.permissions import owned
 from delaymq.access.signed import signature_problem
+from delaymq.access.views import View, sees_all
 from delaymq.broker.access import REASONS
 from delaymq.broker.access.forms import FORMS, RULE_CODES, problem
-from delaymq.broker.access.permissions import owned
+from delaymq.broker.access.metadata import WITH_OWN_METADATA, RecordTopics, is_missing
 from delaymq.broker.access.requirements import ACCOUNT, REQUIREMENTS, Requirement, TopicAt
 from delaymq.broker.access.rules import Rules
 from delaymq.broker.quotas.accounts import AccountUsages
@@ -41,12 +43,14 @@ class Access:
         topic_at: TopicAt,
         reply_topic: str,
         admin_needs_tls: bool = False,
+        own_metadata: bool = False,
         max_silence_s: float = MAX_SILENCE_S,
     ) -> None:
         """Create the check for the given rules.
 
         `topic_at` returns the topic of the record at a physical offset; `reply_topic` is that of the cluster. With
-        `admin_needs_tls`, administrative requests need TLS, a peer on loopback, or the second signature.
+        `admin_needs_tls`, administrative requests need TLS, a peer on loopback, or the second signature. With
+        `own_metadata`, accounts receive no metadata of topics and groups for which they have no permission.
         `max_silence_s` is the lifetime of a challenge that no signed request renews.
         """
         self.rules = rules
@@ -59,6 +63,8 @@ class Access:
         """What each account uses."""
         self._topic_at = topic_at
         self._reply_topic = reply_topic
+        self._own_metadata = own_metadata
+        self._requirements = WITH_OWN_METADATA if own_metadata else REQUIREMENTS
         self._throttled = ThrottledLogger(_logger, now_ms)
         self._keys_of: dict[int, str] = {}
         """Access key of the last heartbeat, by session."""
@@ -116,6 +122,15 @@ class Access:
         if account.admin or (account.white_list is not None and account.white_list.matches(session.remote_host)):
             return True
         return bool(owned(account, topic, self._reply_topic) & PUB)
+
+    def view_of(self, session: Session, command: Command) -> View | None:
+        """Return what the sender of a permitted request may see of topics and groups, None for everything."""
+        account = self.account_of(session, command) if self._own_metadata else None
+        return None if account is None or sees_all(account) else View(account, self._reply_topic)
+
+    def is_client_of(self, session: Session, access_key: str) -> bool:
+        """Return whether the last heartbeat of a client came from an account."""
+        return self._keys_of.get(session.id) == access_key
 
     def orphans(self) -> list[int]:
         """Return the ids of connections whose account, by the last heartbeat, no longer exists."""
@@ -212,8 +227,10 @@ class Access:
     def _check_permissions(
         self, session: Session, command: Command, account: Account, requirement: Requirement | None = None
     ) -> None:
-        requirement = requirement or REQUIREMENTS.get(command.code, ACCOUNT)
+        requirement = requirement or self._requirements.get(command.code, ACCOUNT)
         if requirement is ACCOUNT:
+            return
+        if self._own_metadata and sees_all(account) and REQUIREMENTS.get(command.code) is ACCOUNT:
             return
         if requirement.admin:
             if not account.admin:
@@ -225,12 +242,14 @@ class Access:
             return
         if requirement.resources is None or (account.admin and (requirement.own or not account.permissions)):
             return
-        needed = requirement.resources(command, self._topic_at)
+        records = RecordTopics(self._topic_at) if self._own_metadata and not sees_all(account) else None
+        needed = requirement.resources(command, records or self._topic_at)
         for resource, permission in needed:
-            if not owned(account, resource, self._reply_topic) & permission:
+            if is_missing(resource) or not owned(account, resource, self._reply_topic) & permission:
                 if (names.TRACE_TOPIC, PUB) in needed:
                     return  # every client may write trace messages
-                raise self._refusal(session, command, "permission", f"No default permission for {_named(resource)}")
+                named = "this record, or there is none" if records and records.hides(resource) else _named(resource)
+                raise self._refusal(session, command, "permission", f"No default permission for {named}")
 
     def _warn_of_administrators(self) -> None:
         open_keys = [

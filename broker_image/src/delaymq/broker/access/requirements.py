@@ -22,7 +22,8 @@ from delaymq.protocol.command import Command
 from delaymq.protocol.errors import RequestError
 
 Needed = list[tuple[str, int]]
-"""Topics, each with the permission that it requires. A group is represented by its retry topic."""
+"""Topics, each with the permission that it requires, or with several of which one suffices. A group is represented by
+its retry topic."""
 TopicAt = Callable[[int], str | None]
 """Returns the topic of the record at a physical offset, None without a record."""
 Resources = Callable[[Command, TopicAt], Needed]
@@ -40,11 +41,13 @@ class Requirement:
     """Whether RocketMQ does not check it: an administrator then needs no permission for the resources."""
 
 
-def _group(group: str | None) -> Needed:
+def needs_group(group: str | None) -> Needed:
+    """Return the need of SUB for a group; nothing without one."""
     return [(RETRY_PREFIX + group, SUB)] if group else []
 
 
-def _topic(topic: str | None, permission: int) -> Needed:
+def needs_topic(topic: str | None, permission: int) -> Needed:
+    """Return the need of a permission, or of one of several, for a topic; nothing without one."""
     return [(topic, permission)] if topic else []
 
 
@@ -52,7 +55,7 @@ def _sent(topic: str | None) -> Needed:
     # A consumer that fails to return a message sends it to its group's retry topic itself.
     if topic is not None and topic.startswith(RETRY_PREFIX):
         return [(topic, SUB)]
-    return _topic(topic, PUB)
+    return needs_topic(topic, PUB)
 
 
 def _retried(topic: str | None, properties: str | None) -> Needed:
@@ -63,28 +66,32 @@ def _retried(topic: str | None, properties: str | None) -> Needed:
     namespace, separator, _ = topic.removeprefix(RETRY_PREFIX).partition("%")
     if origin is not None and separator and not origin.startswith(namespace + separator):
         origin = namespace + separator + origin  # RocketMQ's ordered consumers omit the namespace
-    return _topic(origin, SUB)
+    return needs_topic(origin, SUB)
 
 
-def _send(command: Command, topic_at: TopicAt) -> Needed:
+def needs_send(command: Command, topic_at: TopicAt) -> Needed:
+    """Return the needs of request 10."""
     stated = command.fields
     topic = stated.get("topic")
     return _sent(topic) + _retried(topic, stated.get("properties"))
 
 
-def _send_v2(command: Command, topic_at: TopicAt) -> Needed:
+def needs_send_v2(command: Command, topic_at: TopicAt) -> Needed:
+    """Return the needs of a send with one-letter fields."""
     stated = command.fields
     topic = stated.get("b")
     return _sent(topic) + _retried(topic, stated.get("i"))
 
 
-def _reply(command: Command, topic_at: TopicAt) -> Needed:
+def needs_reply(command: Command, topic_at: TopicAt) -> Needed:
+    """Return the needs of a reply."""
     # An account that may consume requests may also send replies to the cluster's reply topic, but to no other topic.
     return _sent(command.fields.get("topic" if command.code == RequestCode.SEND_REPLY_MESSAGE else "b"))
 
 
-def _pull(command: Command, topic_at: TopicAt) -> Needed:
-    return _topic(command.fields.get("topic"), SUB) + _group(command.fields.get("consumerGroup"))
+def needs_pull(command: Command, topic_at: TopicAt) -> Needed:
+    """Return the needs of a request that consumes a topic as a group."""
+    return needs_topic(command.fields.get("topic"), SUB) + needs_group(command.fields.get("consumerGroup"))
 
 
 def _recall(command: Command, topic_at: TopicAt) -> Needed:
@@ -92,58 +99,58 @@ def _recall(command: Command, topic_at: TopicAt) -> Needed:
 
 
 def _query(command: Command, topic_at: TopicAt) -> Needed:
-    return _topic(command.fields.get("topic"), SUB)
+    return needs_topic(command.fields.get("topic"), SUB)
 
 
 def _consumer_group(command: Command, topic_at: TopicAt) -> Needed:
-    return _group(command.fields.get("consumerGroup"))
+    return needs_group(command.fields.get("consumerGroup"))
 
 
 def _send_back(command: Command, topic_at: TopicAt) -> Needed:
     # The offset addresses any record. Without this check, a client could read records of all topics.
     topic = topic_at(_offset(command, "offset"))
-    return _group(command.fields.get("group")) + _topic(topic, SUB)
+    return needs_group(command.fields.get("group")) + needs_topic(topic, SUB)
 
 
 def _heartbeat(command: Command, topic_at: TopicAt) -> Needed:
     needed: Needed = []
     for consumer in HeartbeatData.decode(command.body).consumer_data_set:
-        needed += _group(consumer.group_name)
+        needed += needs_group(consumer.group_name)
         needed += [(each.topic, SUB) for each in consumer.subscription_data_set]
     return needed
 
 
 def _lock(command: Command, topic_at: TopicAt) -> Needed:
-    return _group(LockRequest.decode(command.body).consumer_group)
+    return needs_group(LockRequest.decode(command.body).consumer_group)
 
 
 def _view(command: Command, topic_at: TopicAt) -> Needed:
-    return _topic(topic_at(_offset(command, "offset")), SUB)
+    return needs_topic(topic_at(_offset(command, "offset")), SUB)
 
 
 def _end_transaction(command: Command, topic_at: TopicAt) -> Needed:
-    return _topic(topic_at(_offset(command, "commitLogOffset")), PUB)
+    return needs_topic(topic_at(_offset(command, "commitLogOffset")), PUB)
 
 
 def _consume_directly(command: Command, topic_at: TopicAt) -> Needed:
-    needed = _group(command.fields.get("consumerGroup"))
+    needed = needs_group(command.fields.get("consumerGroup"))
     try:
         _, _, offset = parse_offset_message_id(command.fields.get("msgId", ""))
     except ValueError:
         return needed
-    return needed + _topic(topic_at(offset), SUB)
+    return needed + needs_topic(topic_at(offset), SUB)
 
 
 def _list_pending(command: Command, topic_at: TopicAt) -> Needed:
-    return _topic(command.fields.get("topic"), SUB)
+    return needs_topic(command.fields.get("topic"), SUB)
 
 
 def _group_and_topic(command: Command, topic_at: TopicAt) -> Needed:
-    return _group(command.fields.get("group")) + _topic(command.fields.get("topic"), SUB)
+    return needs_group(command.fields.get("group")) + needs_topic(command.fields.get("topic"), SUB)
 
 
 def _clone(command: Command, topic_at: TopicAt) -> Needed:
-    return _group(command.fields.get("srcGroup")) + _group(command.fields.get("destGroup"))
+    return needs_group(command.fields.get("srcGroup")) + needs_group(command.fields.get("destGroup"))
 
 
 def _offset(command: Command, field: str) -> int:
@@ -161,15 +168,16 @@ ACCOUNT: Final = Requirement()
 ADMIN: Final = Requirement(admin=True)
 PROOF: Final = Requirement()
 """Requirement of a request between members of a group, which prove that they know the group's secret instead."""
-_OWN_ADMIN: Final = Requirement(admin=True, own=True)
+ADMIN_OF_OURS: Final = Requirement(admin=True, own=True)
+"""Like ADMIN, for requests that RocketMQ permits to every account."""
 
 REQUIREMENTS: Final[Mapping[int, Requirement]] = {
-    RequestCode.SEND_MESSAGE: Requirement(resources=_send),
-    RequestCode.PULL_MESSAGE: Requirement(resources=_pull),
+    RequestCode.SEND_MESSAGE: Requirement(resources=needs_send),
+    RequestCode.PULL_MESSAGE: Requirement(resources=needs_pull),
     RequestCode.QUERY_MESSAGE: Requirement(resources=_query),
     RequestCode.RECALL_MESSAGE: Requirement(resources=_recall),
     RequestCode.QUERY_CONSUMER_OFFSET: ACCOUNT,
-    RequestCode.UPDATE_CONSUMER_OFFSET: Requirement(resources=_pull),
+    RequestCode.UPDATE_CONSUMER_OFFSET: Requirement(resources=needs_pull),
     RequestCode.UPDATE_AND_CREATE_TOPIC: ADMIN,
     RequestCode.GET_ALL_TOPIC_CONFIG: ACCOUNT,
     RequestCode.UPDATE_BROKER_CONFIG: ADMIN,
@@ -190,10 +198,10 @@ REQUIREMENTS: Final[Mapping[int, Requirement]] = {
     RequestCode.GET_ALL_CONSUMER_OFFSET: ACCOUNT,
     RequestCode.GET_ALL_DELAY_OFFSET: ACCOUNT,
     RequestCode.CHECK_CLIENT_CONFIG: ACCOUNT,
-    RequestCode.UPDATE_AND_CREATE_ACL_CONFIG: _OWN_ADMIN,
-    RequestCode.DELETE_ACL_CONFIG: _OWN_ADMIN,
+    RequestCode.UPDATE_AND_CREATE_ACL_CONFIG: ADMIN_OF_OURS,
+    RequestCode.DELETE_ACL_CONFIG: ADMIN_OF_OURS,
     RequestCode.GET_BROKER_CLUSTER_ACL_INFO: ACCOUNT,
-    RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG: _OWN_ADMIN,
+    RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG: ADMIN_OF_OURS,
     RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: ADMIN,
     RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: ACCOUNT,
     RequestCode.GET_TOPIC_STATS_INFO: ACCOUNT,
@@ -207,24 +215,24 @@ REQUIREMENTS: Final[Mapping[int, Requirement]] = {
     RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: ACCOUNT,
     RequestCode.QUERY_CONSUME_TIME_SPAN: ACCOUNT,
     RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: ACCOUNT,
-    RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: _OWN_ADMIN,
+    RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: ADMIN_OF_OURS,
     RequestCode.GET_CONSUMER_RUNNING_INFO: Requirement(resources=_consumer_group, own=True),
     RequestCode.QUERY_CORRECTION_OFFSET: ACCOUNT,
     RequestCode.CONSUME_MESSAGE_DIRECTLY: Requirement(resources=_consume_directly, own=True),
-    RequestCode.SEND_MESSAGE_V2: Requirement(resources=_send_v2),
+    RequestCode.SEND_MESSAGE_V2: Requirement(resources=needs_send_v2),
     RequestCode.CLONE_GROUP_OFFSET: Requirement(resources=_clone, own=True),
     RequestCode.VIEW_BROKER_STATS_DATA: ACCOUNT,
-    RequestCode.CLEAN_UNUSED_TOPIC: _OWN_ADMIN,
+    RequestCode.CLEAN_UNUSED_TOPIC: ADMIN_OF_OURS,
     RequestCode.GET_BROKER_CONSUME_STATS: ACCOUNT,
-    RequestCode.SEND_BATCH_MESSAGE: Requirement(resources=_send_v2),
+    RequestCode.SEND_BATCH_MESSAGE: Requirement(resources=needs_send_v2),
     RequestCode.QUERY_CONSUME_QUEUE: Requirement(resources=_query, own=True),
-    RequestCode.RESUME_CHECK_HALF_MESSAGE: _OWN_ADMIN,
-    RequestCode.SEND_REPLY_MESSAGE: Requirement(resources=_reply, own=True),
-    RequestCode.SEND_REPLY_MESSAGE_V2: Requirement(resources=_reply, own=True),
+    RequestCode.RESUME_CHECK_HALF_MESSAGE: ADMIN_OF_OURS,
+    RequestCode.SEND_REPLY_MESSAGE: Requirement(resources=needs_reply, own=True),
+    RequestCode.SEND_REPLY_MESSAGE_V2: Requirement(resources=needs_reply, own=True),
     RequestCode.GET_ALL_PRODUCER_INFO: ACCOUNT,
-    RequestCode.DELETE_EXPIRED_COMMITLOG: _OWN_ADMIN,
+    RequestCode.DELETE_EXPIRED_COMMITLOG: ADMIN_OF_OURS,
     RequestCode.GET_TOPIC_CONFIG: ACCOUNT,
-    RequestCode.LITE_PULL_MESSAGE: Requirement(resources=_pull),
+    RequestCode.LITE_PULL_MESSAGE: Requirement(resources=needs_pull),
     RequestCode.LIST_PENDING_MESSAGES: Requirement(resources=_list_pending, own=True),
     RequestCode.LINK_REPLICA: PROOF,
     RequestCode.PROVE_REPLICA: PROOF,

@@ -19,7 +19,17 @@ _FACTS: Final = {
 """mqadmin exportConfigs and exportMetrics fail or show nothing if one of them is missing."""
 
 
+_FOR_CLIENTS: Final = ("httpPort", "maxMessageSize", "messageDelayLevel", "recallMessageEnable", "timerMaxDelaySec")
+"""Settings by which DelayMQ's clients determine how to send delayed messages (client/core/broker_delays.py)."""
+
+
 def exported_settings(config: BrokerConfig) -> bytes:
     """Return `key=value` lines. Secrets are omitted."""
     settings = to_settings(config)
     return encode_settings(settings | {key: fact for key, fact in _FACTS.items() if not settings.get(key)})
+
+
+def settings_for_clients(config: BrokerConfig) -> bytes:
+    """Return the lines of the settings that clients use, without paths, addresses and names."""
+    settings = to_settings(config)
+    return encode_settings({key: settings[key] for key in _FOR_CLIENTS})

@@ -6,18 +6,22 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from delaymq.blocking_steps import BlockingSteps
-from delaymq.broker.admin.config_export import exported_settings
+from delaymq.broker.admin.config_export import exported_settings, settings_for_clients
 from delaymq.broker.admin.runtime_info import runtime_info
+from delaymq.broker.processors.accounts import view_of
 from delaymq.broker.requests.errors import no_permission, system_error, topic_missing
 from delaymq.broker.requests.results import Deferred
 from delaymq.broker.topics import checked_topic
 from delaymq.config import ConfigError
 from delaymq.config.running import ForbiddenKeyError
 from delaymq.protocol.bodies import (
+    DataVersion,
+    GroupTable,
     KVTable,
     SubscriptionGroupConfig,
     TopicConfig,
     TopicList,
+    TopicTable,
     decode_settings,
 )
 from delaymq.protocol.command import Command, Response
@@ -35,6 +39,8 @@ if TYPE_CHECKING:
 
 MAX_DELETED_TOPICS: Final = 100_000
 """Each deleted topic stays in delaymq/deleted_topics.json while the commit log may contain its messages."""
+_NO_VERSION: Final = DataVersion(0, 0)
+"""Stated to accounts that do not see everything, since the version counts the changes of all."""
 _logger = logging.getLogger(__name__)
 
 
@@ -99,8 +105,12 @@ def _refuse_system_topic(broker: Broker, topic: str) -> None:
 
 
 def get_all_topic_config(broker: Broker, session: Session, command: Command) -> Response:
-    """Handle GET_ALL_TOPIC_CONFIG (21): return topics.json."""
-    return Response(body=broker.topics.encode())
+    """Handle GET_ALL_TOPIC_CONFIG (21): return topics.json, or the part of it that the account may see."""
+    view = view_of(broker, session, command)
+    if view is None:
+        return Response(body=broker.topics.encode())
+    table = broker.topics.table
+    return Response(body=TopicTable(_NO_VERSION, {name: table[name] for name in view.topics(table, table)}).encode())
 
 
 def get_topic_config(broker: Broker, session: Session, command: Command) -> Response:
@@ -131,8 +141,12 @@ def update_and_create_group(broker: Broker, session: Session, command: Command) 
 
 
 def get_all_groups(broker: Broker, session: Session, command: Command) -> Response:
-    """Handle GET_ALL_SUBSCRIPTIONGROUP_CONFIG (201): return subscriptionGroup.json."""
-    return Response(body=broker.groups.encode())
+    """Handle GET_ALL_SUBSCRIPTIONGROUP_CONFIG (201): return subscriptionGroup.json, or the visible part of it."""
+    view = view_of(broker, session, command)
+    if view is None:
+        return Response(body=broker.groups.encode())
+    visible = {name: group for name, group in broker.groups.table.items() if view.shows_group(name)}
+    return Response(body=GroupTable(_NO_VERSION, visible).encode())
 
 
 def delete_group(broker: Broker, session: Session, command: Command) -> Response | Deferred:
@@ -153,7 +167,9 @@ def get_runtime_info(broker: Broker, session: Session, command: Command) -> Resp
 
 
 def get_broker_config(broker: Broker, session: Session, command: Command) -> Response:
-    """Handle GET_BROKER_CONFIG (26): return the configuration as properties text."""
+    """Handle GET_BROKER_CONFIG (26): return the configuration as properties text, or the part for clients."""
+    if view_of(broker, session, command) is not None:
+        return Response(fields={"version": _NO_VERSION.encode().decode()}, body=settings_for_clients(broker.config))
     version = broker.topics.version.encode().decode()
     return Response(fields={"version": version}, body=exported_settings(broker.config))
 

@@ -8,6 +8,7 @@ from collections.abc import Generator
 from typing import TYPE_CHECKING, Final
 
 from delaymq.broker.groups.consumer_group import Client
+from delaymq.broker.processors.accounts import view_of, visible_clients
 from delaymq.broker.requests.errors import system_error
 from delaymq.broker.requests.results import TimeSliced, first_step
 from delaymq.protocol.bodies import (
@@ -28,6 +29,7 @@ from delaymq.protocol.headers import (
 )
 
 if TYPE_CHECKING:
+    from delaymq.access.views import View
     from delaymq.broker.broker import Broker
     from delaymq.broker.requests.session import Session
 
@@ -54,39 +56,45 @@ def get_consumer_connections(broker: Broker, session: Session, command: Command)
 def get_producer_connections(broker: Broker, session: Session, command: Command) -> Response:
     """Handle GET_PRODUCER_CONNECTION_LIST (204): return the members of a producer group."""
     name = GetProducerConnectionListRequestHeader.from_fields(command.fields).producer_group
-    members = broker.clients.producers.get(name)
+    known = broker.clients.producers.get(name, {})
+    members = visible_clients(broker, view_of(broker, session, command), known.values())
     if not members:
         raise system_error(f"the producer group[{name}] not exist")
-    return Response(body=ProducerConnection([_connection(client) for client in members.values()]).encode())
+    return Response(body=ProducerConnection([_connection(client) for client in members]).encode())
 
 
 def get_all_producers(broker: Broker, session: Session, command: Command) -> Response:
     """Handle GET_ALL_PRODUCER_INFO (328): return all producer groups with their members."""
-    table = {
-        group: [
-            ProducerInfo(
-                client.client_id,
-                client.session.remote_address.rpartition(":")[0],
-                client.language,
-                client.version,
-                client.updated_ms,
-            )
-            for client in members.values()
-        ]
-        for group, members in broker.clients.producers.items()
-    }
+    view = view_of(broker, session, command)
+    table = {}
+    for group, known in broker.clients.producers.items():
+        members = visible_clients(broker, view, known.values())
+        if members or view is None:
+            table[group] = [
+                ProducerInfo(
+                    client.client_id,
+                    client.session.remote_address.rpartition(":")[0],
+                    client.language,
+                    client.version,
+                    client.updated_ms,
+                )
+                for client in members
+            ]
     return Response(body=ProducerTable(table).encode())
 
 
 def query_topic_consumers(broker: Broker, session: Session, command: Command) -> Response | TimeSliced:
     """Handle QUERY_TOPIC_CONSUME_BY_WHO (300): return the groups that subscribe to a topic or have offsets in it."""
     topic = QueryTopicConsumeByWhoRequestHeader.from_fields(command.fields).topic
-    return first_step(_topic_consumers(broker, topic))
+    return first_step(_topic_consumers(broker, topic, view_of(broker, session, command)))
 
 
-def _topic_consumers(broker: Broker, topic: str) -> Generator[None, None, Response]:
+def _topic_consumers(broker: Broker, topic: str, view: View | None) -> Generator[None, None, Response]:
     subscribed = set(broker.clients.groups_of_topic(topic))
     groups = yield from broker.offsets.group_steps(topic)
+    if view is not None:
+        subscribed = {group for group in subscribed if view.shows_group(group)}
+        groups = [group for group in groups if view.shows_group(group)]
     if len(groups) <= SORTED_AT_ONCE:
         return Response(body=GroupList(sorted(subscribed.union(groups))).encode())
     runs = [sorted(subscribed)]

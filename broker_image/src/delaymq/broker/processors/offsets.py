@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Final
 
 from delaymq.blocking_steps import BlockingSteps
 from delaymq.broker.groups.offset_commits import NOT_KEPT
+from delaymq.broker.processors.accounts import view_of
 from delaymq.broker.requests.errors import system_error
 from delaymq.broker.requests.results import Deferred, TimeSliced, first_step
 from delaymq.message import names
-from delaymq.protocol.bodies import CorrectionOffsets, DelayOffsets
+from delaymq.protocol.bodies import ConsumerOffsets, CorrectionOffsets, DelayOffsets
 from delaymq.protocol.codes import ResponseCode
 from delaymq.protocol.command import MAX_FRAME_BYTES, Command, Response
 from delaymq.protocol.errors import RequestError
@@ -26,6 +27,7 @@ from delaymq.protocol.headers import (
 )
 
 if TYPE_CHECKING:
+    from delaymq.access.views import View
     from delaymq.broker.broker import Broker
     from delaymq.broker.groups.consumer_offsets import OffsetTable
     from delaymq.broker.requests.session import Session
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
 
 _ENCODED_AT_ONCE: Final = 10_000
 """Maximum number of offsets that are encoded on the event loop. Larger tables are encoded in a thread."""
+_MAX_VISIBLE: Final = 50_000
+"""Maximum number of offsets in a response to an account that does not see all of them. They are encoded in one step."""
 _COPIED_AT_ONCE: Final = 20_000
 """Offsets that are copied in one step. Each topic counts as 100."""
 _COMPARED_AT_ONCE: Final = 500
@@ -105,8 +109,13 @@ def get_earliest_store_time(broker: Broker, session: Session, command: Command) 
     return Response(fields={"timestamp": str(-1 if stored_ms is None else stored_ms)})
 
 
-def get_all_consumer_offset(broker: Broker, session: Session, command: Command) -> Response | BlockingSteps[Response]:
-    """Handle GET_ALL_CONSUMER_OFFSET (43): return the current consumerOffset.json."""
+def get_all_consumer_offset(
+    broker: Broker, session: Session, command: Command
+) -> Response | BlockingSteps[Response] | TimeSliced:
+    """Handle GET_ALL_CONSUMER_OFFSET (43): return the current consumerOffset.json, or the visible part of it."""
+    view = view_of(broker, session, command)
+    if view is not None:
+        return first_step(_visible_offsets(broker, view))
     if broker.offsets.entries <= _ENCODED_AT_ONCE:
         return Response(body=broker.offsets.encode())
     return _large_table(broker.offsets)
@@ -120,6 +129,24 @@ def _large_table(offsets: OffsetTable) -> BlockingSteps[Response]:
             f"the consumer offsets have {len(made[0])} bytes, too many for a response: use GET /api/v1/store/positions"
         )
     return Response(body=made[0])
+
+
+def _visible_offsets(broker: Broker, view: View) -> Generator[None, None, Response]:
+    visible: dict[str, dict[int, int]] = {}
+    left = _MAX_VISIBLE
+    for keys in broker.offsets.key_steps(_COMPARED_AT_ONCE):
+        for key in keys:
+            topic, _, group = key.partition("@")
+            if view.shows_progress(topic, group):
+                visible[key] = dict(broker.offsets.queues_of(topic, group))
+                left -= len(visible[key])
+        if left < 0:
+            raise system_error(
+                f"more than {_MAX_VISIBLE} consumer offsets are visible to this account, too many for a response:"
+                " request one topic of one group (208)"
+            )
+        yield
+    return Response(body=ConsumerOffsets(visible).encode())
 
 
 def get_all_delay_offset(broker: Broker, session: Session, command: Command) -> Response:
@@ -170,16 +197,18 @@ def query_correction_offset(broker: Broker, session: Session, command: Command) 
     RocketMQ's broker deletes the offsets of the omitted groups, and then has none to compare with.
     """
     header = QueryCorrectionOffsetHeader.from_fields(command.fields)
-    return first_step(_correction(broker, header))
+    return first_step(_correction(broker, header, view_of(broker, session, command)))
 
 
-def _correction(broker: Broker, header: QueryCorrectionOffsetHeader) -> Generator[None, None, Response]:
+def _correction(
+    broker: Broker, header: QueryCorrectionOffsetHeader, view: View | None
+) -> Generator[None, None, Response]:
     topic = header.topic
     left_out = {*(header.filter_groups or "").split(",")}
     least: dict[int, int] = {}
     left = _COMPARED_AT_ONCE
     for group in (yield from broker.offsets.group_steps(topic)):
-        if group in left_out:
+        if group in left_out or (view is not None and not view.shows_group(group)):
             continue
         queues = broker.offsets.queues_of(topic, group)
         for queue_id in list(queues):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from delaymq.broker.filters import Filter, NotNowError, compile_expression, is_tag_type
+from delaymq.broker.processors.accounts import view_of
 from delaymq.broker.requests.errors import system_error
 from delaymq.broker.requests.results import Deferred, Listing, TimeSliced
 from delaymq.message import names
@@ -54,7 +55,7 @@ def query_message(broker: Broker, session: Session, command: Command) -> Respons
         count = min(broker.config.default_query_max_num, MAX_QUERY_COUNT)
     if len(header.key) > MAX_PROPERTIES_BYTES:
         raise RequestError(ResponseCode.QUERY_NOT_FOUND, "the key is too long: no message has such a key")
-    steps = _queried(broker, header, count)
+    steps = _queried(broker, header, count, shows_index=view_of(broker, session, command) is None)
     for _ in range(STEPS_AT_ONCE):
         try:
             next(steps)
@@ -73,7 +74,7 @@ def list_pending_messages(broker: Broker, session: Session, command: Command) ->
 
 
 def _queried(
-    broker: Broker, header: QueryMessageRequestHeader, count: int
+    broker: Broker, header: QueryMessageRequestHeader, count: int, *, shows_index: bool
 ) -> Generator[None, None, Response | Deferred]:
     """Return the response to a query, in steps.
 
@@ -104,7 +105,8 @@ def _queried(
             total += head.size
             if head.size >= LARGE_RECORD_BYTES:
                 yield
-    updated_ms, updated_offset = broker.store.index_last_update
+    # The state of the index depends on the messages of all topics.
+    updated_ms, updated_offset = broker.store.index_last_update if shows_index else (0, 0)
     answer = {
         "indexLastUpdateTimestamp": str(updated_ms),
         "indexLastUpdatePhyoffset": str(updated_offset),

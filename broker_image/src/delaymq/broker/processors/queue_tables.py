@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from delaymq.broker.groups.consumer_offsets import KEYS_AT_ONCE
+from delaymq.broker.processors.accounts import view_of
 from delaymq.broker.requests.errors import system_error, topic_missing
 from delaymq.broker.requests.results import TimeSliced, first_step
 from delaymq.protocol.bodies import ConsumeOffset, QueueTimeSpan, TopicConfig, TopicOffset
@@ -25,6 +26,7 @@ from delaymq.protocol.headers import (
 from delaymq.protocol.queue_entries import element_template, entry_template, text
 
 if TYPE_CHECKING:
+    from delaymq.access.views import View
     from delaymq.broker.broker import Broker
     from delaymq.broker.requests.session import Session
 
@@ -122,11 +124,14 @@ def _topic_stats(broker: Broker, topic: TopicConfig) -> Steps:
 def get_consume_stats(broker: Broker, session: Session, command: Command) -> Response | TimeSliced:
     """Handle GET_CONSUME_STATS (208): return a group's progress in one topic, or in all topics with its offsets."""
     header = GetConsumeStatsRequestHeader.from_fields(command.fields)
-    return first_step(_consume_stats(broker, header.consumer_group, header.topic))
+    view = view_of(broker, session, command)
+    return first_step(_consume_stats(broker, header.consumer_group, header.topic, view))
 
 
-def _consume_stats(broker: Broker, group: str, named: str | None) -> Steps:
+def _consume_stats(broker: Broker, group: str, named: str | None, view: View | None) -> Steps:
     topics = [named] if named else (yield from broker.offsets.topic_steps(group))
+    if view is not None:
+        topics = [topic for topic in topics if view.shows_progress(topic, group)]
     parts = Parts()
     tps, separator = 0.0, b""
     parts.add(b'{"offsetTable":{')
@@ -145,15 +150,16 @@ def _consume_stats(broker: Broker, group: str, named: str | None) -> Steps:
 def get_broker_consume_stats(broker: Broker, session: Session, command: Command) -> Response | TimeSliced:
     """Handle GET_BROKER_CONSUME_STATS (317): return the progress of all groups."""
     is_order = GetConsumeStatsInBrokerHeader.from_fields(command.fields).is_order
-    return first_step(_broker_consume_stats(broker, is_order=is_order))
+    return first_step(_broker_consume_stats(broker, view_of(broker, session, command), is_order=is_order))
 
 
-def _broker_consume_stats(broker: Broker, *, is_order: bool) -> Steps:
-    topics = yield from _topics_by_group(broker, is_order=is_order)
+def _broker_consume_stats(broker: Broker, view: View | None, *, is_order: bool) -> Steps:
+    topics = yield from _topics_by_group(broker, view, is_order=is_order)
     parts = Parts()
     parts.add(b'{"brokerAddr":%b,"consumeStatsList":[' % text(broker.address))
     total_diff = 0
-    for number, group in enumerate(list(broker.groups.table)):
+    groups = [group for group in broker.groups.table if view is None or view.shows_group(group)]
+    for number, group in enumerate(groups):
         if number and number % GROUPS_AT_ONCE == 0:
             yield
         parts.add(b"%b{%b:[" % (b"," if number else b"", text(group)))
@@ -170,7 +176,9 @@ def _broker_consume_stats(broker: Broker, *, is_order: bool) -> Steps:
     return (yield from parts.answer())
 
 
-def _topics_by_group(broker: Broker, *, is_order: bool) -> Generator[None, None, dict[str, list[TopicConfig]]]:
+def _topics_by_group(
+    broker: Broker, view: View | None, *, is_order: bool
+) -> Generator[None, None, dict[str, list[TopicConfig]]]:
     """Return the topics in which groups have offsets and which they may still read, in the order of the table.
 
     Raises RequestError 1, before any queue is read, if no response could hold them.
@@ -183,6 +191,8 @@ def _topics_by_group(broker: Broker, *, is_order: bool) -> Generator[None, None,
             name, _, group = key.partition("@")
             topic = broker.topics.get(name)
             if topic is None or (is_order and not topic.order) or group not in broker.groups.table:
+                continue
+            if view is not None and not view.shows_progress(name, group):
                 continue
             if broker.clients.consumes(group, name):
                 total_bytes += topic.read_queue_nums * (least_bytes + len(name))

@@ -55,6 +55,18 @@ def queue_key(key: str) -> QueueKey:
     return _number(queue_id), topic, group
 
 
+def resources_of(name: str, key: str) -> tuple[str, str]:
+    """Return the topic and the group that a statistic is about. Empty: it is about the broker, or is not known."""
+    if name.startswith("TOPIC_"):
+        return key, ""
+    if name in ("GROUP_GET_LATENCY", "GROUP_GET_FALL_SIZE", "GROUP_GET_FALL_TIME"):
+        return queue_key(key)[1:]
+    if name in ("GROUP_GET_NUMS", "GROUP_GET_SIZE", "SNDBCK_PUT_NUMS"):
+        topic, _, group = key.partition("@")
+        return topic, group
+    return (key.partition("@")[0], "") if name.startswith("QUEUE_") else ("", "")
+
+
 def _one(series: Series | None) -> list[Series]:
     return [] if series is None else [series]
 
