@@ -6,6 +6,7 @@ import contextlib
 import io
 import logging
 import os
+import ssl
 import subprocess
 import sys
 import time
@@ -108,6 +109,8 @@ def ended(*words: str, **options: Any) -> tuple[int, str, str]:
 class Standalone:
     """`delaymq standalone` on free ports, with a few levels of short delays unless `settings` say otherwise."""
 
+    scheme = "http"
+
     def __init__(self, folder: Path, settings: str = SMALL) -> None:
         self.store_path = folder / "store"
         self.listen_port, self.namesrv_port, self.http_port = free_broker_port(), free_port(), free_port()
@@ -124,11 +127,15 @@ class Standalone:
         ]  # fmt: skip
 
     @property
+    def url(self) -> str:
+        return f"{self.scheme}://127.0.0.1:{self.http_port}"
+
+    @property
     def environment(self) -> dict[str, str]:
         """For commands that are to find it."""
         return {
             "DELAYMQ_NAMESRV": f"127.0.0.1:{self.namesrv_port}",
-            "DELAYMQ_HTTP": f"http://127.0.0.1:{self.http_port}",
+            "DELAYMQ_HTTP": self.url,
         }
 
     @contextlib.contextmanager
@@ -148,7 +155,8 @@ class Standalone:
 
     def _is_ready(self) -> bool:
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.http_port}/readyz", timeout=2) as answer:
+            anybody = ssl._create_unverified_context()
+            with urllib.request.urlopen(f"{self.url}/readyz", timeout=2, context=anybody) as answer:
                 return bool(answer.status == 200)
         except (urllib.error.URLError, OSError):
             return False

@@ -50,6 +50,9 @@ class TlsServerKeys:
     tls_config_file: str = text(
         DEFAULT_FILE, "file of further TLS keys, read if it exists; keys set elsewhere take precedence"
     )
+    http_tls: bool = flag(
+        False, "whether the HTTP port serves only HTTPS, with the certificate of `tls.server.certPath`", ours=True
+    )
 
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
@@ -83,6 +86,10 @@ def check_tls(config: TlsServerKeys) -> None:
         raise ConfigError(
             "tls.server.need.client.auth=require requests certificates that tls.server.authClient=false does not"
             " verify: set tls.server.authClient=true and name their CAs in tls.server.trustCertPath"
+        )
+    if config.http_tls and not config.tls_server_cert_path:
+        raise ConfigError(
+            "httpTls=true requires a certificate: set tls.server.certPath and tls.server.keyPath, or httpTls=false"
         )
     if config.tls_server_mode == ENFORCING and not config.tls_server_cert_path and not config.tls_test_mode_enable:
         raise ConfigError(

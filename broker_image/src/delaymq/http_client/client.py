@@ -4,7 +4,7 @@ import http.client
 import socket
 import ssl
 from base64 import b64encode
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 from urllib.parse import SplitResult, quote, unquote, urlsplit
@@ -55,6 +55,16 @@ class RefusedError(Exception):
         self.reply = reply
 
 
+@dataclass(frozen=True)
+class HttpsOptions:
+    """TLS of https:// addresses."""
+
+    context: Callable[[], ssl.SSLContext] = ssl.create_default_context
+    """Called for each connection, so that renewed files take effect; its errors are passed on."""
+    server_name: str = ""
+    """Name that the server's certificate must have; empty: the host of the address."""
+
+
 class HttpClient:
     """HTTP client of `url`, such as http://10.0.0.5:8080. Not thread-safe."""
 
@@ -67,6 +77,7 @@ class HttpClient:
         max_answer_bytes: int,
         keeps_connection: bool = False,
         uses_proxy: bool = False,
+        https: HttpsOptions | None = None,
     ) -> None:
         """`timeout_s`: of each socket operation, or a Pace. `uses_proxy`: obey http_proxy, https_proxy and no_proxy."""
         self.url = url
@@ -76,6 +87,7 @@ class HttpClient:
         self._max_answer_bytes = max_answer_bytes
         self._keeps_connection = keeps_connection
         self._connection: http.client.HTTPConnection | None = None
+        self._https = https or HttpsOptions()
         self._proxy = _proxy_of(parts) if uses_proxy else None
         self._prefix = parts.path.rstrip("/")
         """Prefix of the path of each request."""
@@ -158,11 +170,26 @@ class HttpClient:
         timeout_s = self._pace.connect_s(len(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)))
         if self._parts.scheme != "https":
             return http.client.HTTPConnection(host, port, timeout=timeout_s)
-        context = ssl.create_default_context()
-        made = http.client.HTTPSConnection(host, port, timeout=timeout_s, context=context)
+        made = _HttpsConnection(host, port, timeout_s, self._https)
         if self._proxy is not None:
             made.set_tunnel(*_host_and_port(self._parts), headers=_proxy_account(self._proxy))
         return made
+
+
+class _HttpsConnection(http.client.HTTPSConnection):
+    """Connection whose server may be expected to have another name than in its address."""
+
+    def __init__(self, host: str, port: int, timeout_s: float, options: HttpsOptions) -> None:
+        self._tls = options.context()
+        self._server_name = options.server_name
+        super().__init__(host, port, timeout=timeout_s, context=self._tls)
+
+    def connect(self) -> None:
+        if not self._server_name:
+            super().connect()
+            return
+        http.client.HTTPConnection.connect(self)
+        self.sock = self._tls.wrap_socket(self.sock, server_hostname=self._server_name)
 
 
 def _host_and_port(parts: SplitResult) -> tuple[str, int]:

@@ -297,21 +297,26 @@ def _on_signal(stop: asyncio.Event, number: int) -> None:
     stop.set()
 
 
+def _http_text(server: Any) -> str:
+    """Return the name of the protocol and the address of the HTTP port."""
+    protocol = "HTTP" if server.tls.for_http is None else "HTTPS"
+    return f"{protocol} on {host_and_port(server.config.http_host, server.http_port)}"
+
+
 def _broker_events(server: Any) -> list[Event]:
     config: BrokerConfig = server.config
     text = f"broker {config.broker_name} listens on {host_and_port(config.listen_host, server.port)}"
     if server.fast_port is not None:
         text += f" and {server.fast_port}"
     if server.http_port is not None and not server.inner_http_token:
-        text += f", HTTP on {host_and_port(config.http_host, server.http_port)}"
+        text += f", {_http_text(server)}"
     text += f"{server.tls.about}, store {config.store_path.absolute()}, started in {server.start_seconds:.2f} s"
     return [(text, {"broker": config.broker_name, "address": server.broker.address, "kernels": kernels.ABOUT})]
 
 
 def _supervisor_events(server: Any) -> list[Event]:
     names = ", ".join(group.name for group in server.groups)
-    http = host_and_port(server.config.http_host, server.http_port)
-    events: list[Event] = [(f"supervisor of {len(server.groups)} broker groups: {names}, HTTP on {http}", {})]
+    events: list[Event] = [(f"supervisor of {len(server.groups)} broker groups: {names}, {_http_text(server)}", {})]
     return events if server.namesrv is None else [*_namesrv_events(server.namesrv), *events]
 
 
@@ -320,6 +325,6 @@ def _namesrv_events(server: Any) -> list[Event]:
     address = host_and_port(config.listen_host, server.port)
     text = f"NameServer listens on {address}"
     if server.http_port is not None:
-        text += f", HTTP on {host_and_port(config.http_host, server.http_port)}"
+        text += f", {_http_text(server)}"
     text += server.tls.about
     return [(text, {"address": address})]

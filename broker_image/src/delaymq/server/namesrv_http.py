@@ -40,4 +40,4 @@ async def namesrv_http(server: "NamesrvServer", bound: socket.socket) -> HttpSer
     app.router.add_get("/readyz", ready)
     app.router.add_get("/metrics", metrics)
     config = server.config
-    return await serve(app, bound, config.http_host, config.http_token)
+    return await serve(app, bound, config.http_host, config.http_token, tls=server.tls.for_http)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import difflib
 import os
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
 
 from delaymq.cli.errors import EXIT_NOT_DONE, EXIT_UNREACHABLE, EXIT_USAGE, CommandError
@@ -77,11 +77,14 @@ def credentials_of(target: Target) -> Credentials | None:
 
 def tls_options(target: Target) -> TlsOptions | None:
     """Return the target's TLS options, or None for plaintext."""
-    if target.tls is None:
-        return None
+    return None if target.tls is None else tls_options_of(target.tls)
+
+
+def tls_options_of(given: Mapping[str, str]) -> TlsOptions:
+    """Return TLS options that are given by keys of a context."""
 
     def path(key: str) -> Path | None:
-        value = (target.tls or {}).get(key)
+        value = given.get(key)
         return Path(value).expanduser() if value else None
 
     return TlsOptions(
@@ -89,8 +92,8 @@ def tls_options(target: Target) -> TlsOptions | None:
         certificate_path=path("tls-cert"),
         key_path=path("tls-key"),
         key_password=os.environ.get("DELAYMQ_TLS_KEY_PASSWORD", ""),
-        server_name=target.tls.get("tls-server-name", ""),
-        insecure="tls-insecure" in target.tls,
+        server_name=given.get("tls-server-name", ""),
+        insecure="tls-insecure" in given,
     )
 
 

@@ -87,6 +87,8 @@ class Target:
     """The context that supplied values not given by flags or the environment; empty: none."""
     tls: Mapping[str, str] | None = None
     """TLS options by keys of a context; None: plaintext."""
+    https: Mapping[str, str] = field(default_factory=dict)
+    """TLS options for https:// addresses."""
     account: SigningAccount | None = None
     """The account that signs requests to brokers; None: unsigned."""
 
@@ -215,29 +217,32 @@ def target(
     if not token and found.token_file and (not address or address == found.http):
         token = _token_in(found.token_file)
     token = token or known.get("DELAYMQ_HTTP_TOKEN", "")
+    tls = _tls(said, found)
     return Target(
         namesrv=name_servers or found.namesrv or DEFAULT_NAME_SERVER,
         http=address or found.http or DEFAULT_HTTP,
         token=token,
         context=name,
-        tls=_tls(said, found),
+        tls=tls if tls and tls.get("tls") != "false" else None,
+        https=tls,
         account=account_from(said, found.access_key, found.secret_key_file),
     )
 
 
-def _tls(said: Mapping[str, str], context: Context) -> Mapping[str, str] | None:
-    """Return the TLS options from flags, then the environment, then the context; a file or a name implies TLS."""
+def _tls(said: Mapping[str, str], context: Context) -> Mapping[str, str]:
+    """Return the TLS options from flags, then the environment, then the context.
+
+    A file or a name implies TLS for brokers and NameServers, unless `tls` is false.
+    """
     settings = {}
     for key in TLS_KEYS:
         variable = f"DELAYMQ_{key.upper().replace('-', '_')}"
         value = tls_flags.get(key) or said.get(variable) or getattr(context, KEYS[key])
         if key in ("tls", "tls-insecure") and value not in ("", "true", "false"):
             raise CommandError(f"{key} ({variable}) is {value[:64]!r}: use true or false", EXIT_USAGE)
-        if value and value != "false":
+        if value and (value != "false" or key == "tls"):
             settings[key] = value
-        elif key == "tls" and value:
-            return None
-    return settings or None
+    return settings
 
 
 def _context(path: Path, chosen: str) -> tuple[Context, str]:

@@ -148,4 +148,5 @@ def _url(settings: dict[str, str], address: str) -> str:
         everywhere = ipaddress.ip_address(host).is_unspecified
     except ValueError:
         everywhere = not host
-    return f"http://{host_and_port(split_address(address)[0] if everywhere else host, int(port))}"
+    scheme = "https" if settings.get("httpTls") == "true" else "http"
+    return f"{scheme}://{host_and_port(split_address(address)[0] if everywhere else host, int(port))}"

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import http.client
 import json
+import ssl
 from collections.abc import Callable
 from typing import Any, Final
 from urllib.parse import urlencode, urlsplit
 
 from delaymq.cli.errors import EXIT_NOT_DONE, EXIT_UNREACHABLE, EXIT_USAGE, CommandError
 from delaymq.cli.target.contexts import Target
+from delaymq.cli.target.https import https_options, https_problem, needs_https, needs_https_text
 from delaymq.http_client import AnswerTooLargeError, HttpClient, NotSentError, Reply
 
 TIMEOUT_S: Final = 10.0
@@ -44,7 +46,12 @@ class HttpApi:
         self._is_stopped = is_stopped
         self._timeout_s = timeout_s
         self._client = HttpClient(
-            self.url, target.token, timeout_s=timeout_s, max_answer_bytes=MAX_RESPONSE_BYTES, uses_proxy=True
+            self.url,
+            target.token,
+            timeout_s=timeout_s,
+            max_answer_bytes=MAX_RESPONSE_BYTES,
+            uses_proxy=True,
+            https=https_options(target),
         )
 
     def get(self, path: str, **parameters: object) -> dict[str, Any]:
@@ -90,6 +97,8 @@ class HttpApi:
         return _json_object(reply.data, self.url) if reply.data else {}
 
     def _unreachable(self, reason: object) -> CommandError:
+        if isinstance(reason, ssl.SSLError):
+            return CommandError(https_problem(self.url, reason), EXIT_UNREACHABLE)
         if isinstance(reason, TimeoutError):
             return CommandError(
                 f"{self.url} did not respond within {self._timeout_s:g} s: is it the broker's HTTP address?",
@@ -106,6 +115,8 @@ class HttpApi:
         if status in (401, 403):
             hint = "give the broker's httpToken in a file with --token-file, or in DELAYMQ_HTTP_TOKEN"
             return ApiError(f"{self.url} returned {status} {reason}: {hint}", status, code)
+        if needs_https(reply):
+            return ApiError(needs_https_text(self.url), status, code)
         if code == SEVERAL_BROKERS:
             text = f"{self.url} serves several brokers: name one of them, as in --http {self.url}/brokers/NAME"
             return ApiError(f"{text}; `delaymq cluster show` lists them", status, code)

@@ -28,4 +28,5 @@ async def broker_http(server: "BrokerServer", bound: socket.socket) -> HttpServe
     audited = auditing(server.auditing.log, has_token=bool(config.http_token), is_inner=bool(inner))
     if inner:
         return await serve(app, bound, LOOPBACK, inner, own_bodies=own_bodies, audited=audited)
-    return await serve(app, bound, config.http_host, config.http_token, config.own_http_names, own_bodies, audited)
+    tls, names = server.tls.for_http, config.own_http_names
+    return await serve(app, bound, config.http_host, config.http_token, names, own_bodies, audited, tls=tls)

@@ -297,5 +297,5 @@ async def front_http(supervisor: Supervisor, bound: socket) -> HttpServer:
     app.router.add_route("*", "/{path:.*}", front.elsewhere)
     config = supervisor.config
     audited = auditing(supervisor.audit, has_token=bool(config.http_token), prefix=GROUP_PREFIX)
-    own_bodies = [_CANONICAL_ROUTE]
-    return await serve(app, bound, config.http_host, config.http_token, config.own_http_names, own_bodies, audited)
+    own_bodies, names, tls = [_CANONICAL_ROUTE], config.own_http_names, supervisor.tls.for_http
+    return await serve(app, bound, config.http_host, config.http_token, names, own_bodies, audited, tls=tls)

@@ -25,6 +25,7 @@ from delaymq.server.listening import bind, port_of
 from delaymq.server.namesrv_server import NamesrvServer
 from delaymq.server.resources import raise_descriptor_limit
 from delaymq.server.standalone import with_own_name_server
+from delaymq.server.tls.server_tls import ServerTls
 
 if TYPE_CHECKING:
     from delaymq.server.http.http_server import HttpServer
@@ -67,6 +68,8 @@ class Supervisor:
             )
             for number, keys in enumerate(groups)
         ]
+        self.tls: ServerTls
+        """TLS of the HTTP port; set by `start`."""
         self.is_stopping = False
         self._shared_keys: dict[str, str] = {}
         self._on_failed = on_failed
@@ -78,11 +81,14 @@ class Supervisor:
         raise_descriptor_limit()
         bound = bind(self.config.http_host, self.config.http_port, "the HTTP port")
         try:
+            self.tls = ServerTls(self.config)
             if self.namesrv is not None:
                 await self.namesrv.start(http=False)
         except BaseException:
             bound.close()
             raise
+        if self.tls.for_http is not None:
+            self.tls.start()
         self._shared_keys = self._keys_of_all(bound)
         self._tasks = [asyncio.create_task(self._keep(group)) for group in self.groups]
         module = await load("delaymq.server.groups.front")  # while the groups start
@@ -98,6 +104,7 @@ class Supervisor:
             await self.namesrv.stop()
         if self._http is not None:
             await self._http.stop()
+        self.tls.stop()
         self.audit.close()
 
     @property

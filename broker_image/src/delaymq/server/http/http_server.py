@@ -12,8 +12,10 @@ from aiohttp.typedefs import Handler, Middleware
 
 from delaymq.server.http.guard import guard
 from delaymq.server.http.responses import add_headers, error_response, errors_as_json
+from delaymq.server.http.secure_port import SecurePort
 from delaymq.server.listening import BACKLOG, port_of
 from delaymq.transport.tcp_socket import LINGER_OFF, reset_at_close
+from delaymq.transport.tls_acceptor import TlsAcceptor
 
 MAX_BODY_BYTES: Final = 64 * 1024
 """Valid request bodies are much smaller, except on paths with a limit of their own."""
@@ -46,9 +48,10 @@ def most_connections() -> int:
 class HttpServer:
     """A listening HTTP server."""
 
-    def __init__(self, runner: web.AppRunner, stalls: "_Stalls", port: int) -> None:
+    def __init__(self, runner: web.AppRunner, stalls: "_Stalls", port: int, secure: SecurePort | None) -> None:
         self._runner = runner
         self._stalls = stalls
+        self._secure = secure
         self.port = port
 
     @property
@@ -60,6 +63,8 @@ class HttpServer:
     async def stop(self) -> None:
         """Close the server and its connections."""
         self._stalls.stop()
+        if self._secure is not None:
+            self._secure.close()
         await self._runner.cleanup()
 
 
@@ -71,11 +76,12 @@ async def serve(
     own_names: tuple[str, ...] = (),
     own_bodies: Collection[str] = (),
     audited: Middleware | None = None,
+    tls: TlsAcceptor | None = None,
 ) -> HttpServer:
     """Serve `app` on a bound socket; `host` is the bound address, `own_names` are further accepted names.
 
     Handlers of the paths in `own_bodies` receive the request bodies, and limit their size and time. `audited` records
-    requests, including those that are refused here.
+    requests, including those that are refused here. With `tls`, which the server then closes, it serves only HTTPS.
     """
     busy: set[asyncio.BaseTransport] = set()
     app.middlewares.append(_marks_busy(busy))
@@ -99,9 +105,11 @@ async def serve(
     await runner.setup()
     site = _Site(runner, bound, backlog=BACKLOG)
     site.busy = busy
+    if tls is not None:
+        site.secure = SecurePort(tls, site.accept, max(1, most_connections() // 2))
     await site.start()
     stalls = _Stalls(runner)
-    return HttpServer(runner, stalls, port_of(bound))
+    return HttpServer(runner, stalls, port_of(bound), site.secure)
 
 
 def _marks_busy(busy: set[asyncio.BaseTransport]) -> Middleware:
@@ -150,14 +158,17 @@ class _Site(web.SockSite):
 
     busy: set[asyncio.BaseTransport]
     """Connections with a request in progress."""
+    secure: SecurePort | None = None
+    """Handshakes of new connections; None without TLS."""
 
     async def start(self) -> None:
         await web.BaseSite.start(self)
         self._server = await asyncio.get_running_loop().create_server(
-            self._accept, sock=self._sock, backlog=self._backlog
+            self.secure or self.accept, sock=self._sock, backlog=self._backlog
         )
 
-    def _accept(self) -> asyncio.Protocol:
+    def accept(self) -> asyncio.Protocol:
+        """Return the protocol of a new connection, which resets it if there is no capacity."""
         server = self._runner.server
         if server is None or (len(server.connections) >= most_connections() and not self._make_room(server)):
             return _Aborted()

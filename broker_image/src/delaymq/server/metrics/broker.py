@@ -107,19 +107,11 @@ def _tls(tls: ServerTls) -> Iterator[Metric]:
     yield gauge("delaymq_tls_certificate_expiry_timestamp_seconds", text, tls.ends_at_s)
     reloads = {"done": float(tls.reloads), "failed": float(tls.failed_reloads)}
     yield counters("delaymq_tls_certificate_reloads", "Reloads of changed certificates.", "result", reloads)
-    accepting = tls.accepting
-    handshakes = {"done": 0.0, "failed": 0.0, "plain_refused": 0.0}
-    if accepting is not None:
-        handshakes = {
-            "done": float(accepting.done),
-            "failed": float(accepting.failed),
-            "plain_refused": float(accepting.plain_refused),
-        }
     yield counters(
         "delaymq_tls_handshakes",
         "TLS handshakes, and plaintext connections rejected because TLS is required.",
         "result",
-        handshakes,
+        {result: float(count) for result, count in tls.handshakes().items()},
     )
-    open_connections = 0 if accepting is None else accepting.open_connections
+    open_connections = 0 if tls.accepting is None else tls.accepting.open_connections
     yield gauge("delaymq_tls_connections", "Open client connections with TLS.", open_connections)

@@ -18,12 +18,15 @@ MAX_FILE_BYTES: Final = 1 << 20
 _Context = TypeVar("_Context", bound=ssl.SSLContext)
 
 
-def server_context(settings: TlsServerKeys) -> tuple[ssl.SSLContext, int]:
-    """Return the server context and the certificate's expiry time (s since 1970); raise ServerError."""
+def server_context(settings: TlsServerKeys, *, asks_clients: bool = True) -> tuple[ssl.SSLContext, int]:
+    """Return the server context and the certificate's expiry time (s since 1970); raise ServerError.
+
+    Without `asks_clients`, it never requests client certificates.
+    """
     context = _plain_server_context()
     certificate = settings.tls_server_cert_path
     _load_pair(context, "tls.server", certificate, settings.tls_server_key_path, settings.tls_server_key_password)
-    if settings.tls_server_auth_client and settings.tls_server_need_client_auth != "none":
+    if asks_clients and settings.tls_server_auth_client and settings.tls_server_need_client_auth != "none":
         _trust(context, "tls.server.trustCertPath", settings.tls_server_trust_cert_path, ssl.Purpose.CLIENT_AUTH)
         required = settings.tls_server_need_client_auth == "require"
         context.verify_mode = ssl.CERT_REQUIRED if required else ssl.CERT_OPTIONAL

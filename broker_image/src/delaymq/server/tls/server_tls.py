@@ -47,22 +47,26 @@ class ServerTls:
         self.failed_reloads = 0
         self.accepting: TlsAcceptor | None = None
         """None if TLS is disabled."""
+        self.for_http: TlsAcceptor | None = None
+        """TLS of the HTTP port, which the HTTP server closes; None if it is served without TLS."""
         self._settings = settings
         self._own_names = dict.fromkeys(("localhost", "127.0.0.1", *own_names))
         self._context: ssl.SSLContext | None = None
+        self._http_context: ssl.SSLContext | None = None
         self._making: asyncio.Task[None] | None = None
         self._make_again_at = 0.0
         self._looking: asyncio.Task[None] | None = None
         self._seen: Signatures = ()
         self._suspect: Signatures = ()
         self._trimming: asyncio.Task[None] | None = None
-        if self.mode == DISABLED:
-            return
-        self._has_files = bool(settings.tls_server_cert_path)
-        if self._has_files:
+        serves = self.mode != DISABLED
+        has_files = bool(settings.tls_server_cert_path)
+        if has_files and (serves or settings.http_tls):
             self._seen = self._signatures()
-            self._context, self.ends_at_s = server_context(settings)
-        if self._has_files or settings.tls_test_mode_enable:
+            self._context, self._http_context, self.ends_at_s = self._loaded()
+        if settings.http_tls:
+            self.for_http = TlsAcceptor(self._current_for_http, enforcing=True)
+        if serves and (has_files or settings.tls_test_mode_enable):
             self.accepting = TlsAcceptor(self._current, enforcing=self.mode == ENFORCING)
 
     @property
@@ -85,9 +89,23 @@ class ServerTls:
         if self.accepting is not None:
             self.accepting.close()
 
+    def handshakes(self) -> dict[str, int]:
+        """Return the number of handshakes on all ports, by result."""
+        both = [each for each in (self.accepting, self.for_http) if each is not None]
+        return {
+            "done": sum(each.done for each in both),
+            "failed": sum(each.failed for each in both),
+            "plain_refused": sum(each.plain_refused for each in both),
+        }
+
+    async def _current_for_http(self) -> ssl.SSLContext:
+        self._trim_from_now_on()
+        if self._http_context is None:
+            raise OSError("there is no certificate")
+        return self._http_context
+
     async def _current(self) -> ssl.SSLContext:
-        if self._trimming is None:
-            self._trimming = asyncio.create_task(self._trim_periodically(), name="memory of TLS")
+        self._trim_from_now_on()
         if self._context is None:
             await self._generate_once()
         if self._context is None:
@@ -108,7 +126,7 @@ class ServerTls:
         if signatures == self._seen:
             return
         try:
-            context, ends = server_context(self._settings)
+            loaded = self._loaded()
         except ServerError as error:
             # Two files are never written at the same time, so only a persistent error is reported.
             if signatures == self._suspect and signatures == self._signatures():
@@ -119,10 +137,17 @@ class ServerTls:
             return
         if signatures != self._signatures():
             return  # they are being written
-        self._seen, self._context, self.ends_at_s = signatures, context, ends
+        self._seen, (self._context, self._http_context, self.ends_at_s) = signatures, loaded
         self.reloads += 1
-        until = iso_time(ends * 1_000)
+        until = iso_time(loaded[2] * 1_000)
         _logger.info("the TLS certificate was reloaded: valid until %s", until, extra=fields(until=until))
+
+    def _loaded(self) -> tuple[ssl.SSLContext, ssl.SSLContext | None, int]:
+        """Return the contexts of the remoting ports and of the HTTP port, and the certificate's expiry time."""
+        context, ends = server_context(self._settings)
+        # Probes cannot present certificates, and HTTP has other means of access control.
+        for_http = server_context(self._settings, asks_clients=False)[0] if self._settings.http_tls else None
+        return context, for_http, ends
 
     def _signatures(self) -> Signatures:
         settings = self._settings
@@ -130,6 +155,10 @@ class ServerTls:
         return tuple(_signature_of(path) for path in paths)
 
     # Memory.
+
+    def _trim_from_now_on(self) -> None:
+        if self._trimming is None:
+            self._trimming = asyncio.create_task(self._trim_periodically(), name="memory of TLS")
 
     async def _trim_periodically(self) -> None:
         """Return memory of closed connections to the system.
@@ -142,10 +171,11 @@ class ServerTls:
         trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
         loop = asyncio.get_running_loop()
         seen = 0
-        while trim is not None and self.accepting is not None:
+        while trim is not None:
             await asyncio.sleep(TRIM_INTERVAL_S)
-            if self.accepting.ended - seen >= TRIM_CONNECTIONS:
-                seen = self.accepting.ended
+            ended = sum(each.ended for each in (self.accepting, self.for_http) if each is not None)
+            if ended - seen >= TRIM_CONNECTIONS:
+                seen = ended
                 await loop.run_in_executor(None, trim, 0)
 
     # Self-signed certificate.

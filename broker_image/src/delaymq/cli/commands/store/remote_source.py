@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import http.client
 import os
+import ssl
 import time
 from collections.abc import Mapping
 from typing import Final, TypeVar
@@ -15,7 +16,8 @@ import msgspec
 from delaymq.api_types.store import Files, PinBody, Positions, Store
 from delaymq.cli.errors import EXIT_UNREACHABLE, CommandError
 from delaymq.cli.target.http_api import checked_url
-from delaymq.http_client import AnswerTooLargeError, HttpClient, Reply
+from delaymq.cli.target.https import https_problem, needs_https, needs_https_text
+from delaymq.http_client import AnswerTooLargeError, HttpClient, HttpsOptions, NotSentError, Reply
 from delaymq.store.backup.manifest import sizes_from
 from delaymq.store.backup.source import SourceState
 from delaymq.store.errors import BackupError, SegmentGoneError
@@ -37,9 +39,14 @@ _T = TypeVar("_T")
 class RemoteSource:
     """Implementation of BackupSource with one connection and sequential requests."""
 
-    def __init__(self, url: str, token: str, folder: str) -> None:
+    def __init__(self, url: str, token: str, folder: str, https: HttpsOptions | None = None) -> None:
         self._client = HttpClient(
-            checked_url(url), token, timeout_s=TIMEOUT_S, max_answer_bytes=MAX_RESPONSE_BYTES, keeps_connection=True
+            checked_url(url),
+            token,
+            timeout_s=TIMEOUT_S,
+            max_answer_bytes=MAX_RESPONSE_BYTES,
+            keeps_connection=True,
+            https=https,
         )
         # One name per target folder: a run after a killed one takes over its pin.
         self.holder = "backup-" + hashlib.sha256(os.path.abspath(folder).encode()).hexdigest()[:12]
@@ -150,6 +157,8 @@ class RemoteSource:
 
     def _get(self, path: str, kind: type[_T]) -> _T:
         reply = self._request("GET", path)
+        if needs_https(reply):
+            raise CommandError(needs_https_text(self._shown))
         if reply.status != 200:
             problem = reply.problem
             why = problem.message or "is it a DelayMQ broker?"
@@ -188,6 +197,9 @@ class RemoteSource:
         return reply
 
     def _unreachable(self, error: Exception) -> CommandError:
+        cause = error.reason if isinstance(error, NotSentError) else error
+        if isinstance(cause, ssl.SSLError):
+            return CommandError(https_problem(self._shown, cause), EXIT_UNREACHABLE)
         return CommandError(
             f"cannot connect to a broker at {self._shown} ({error}): is it running, and is this its HTTP address?",
             EXIT_UNREACHABLE,
