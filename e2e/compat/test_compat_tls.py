@@ -30,6 +30,7 @@ from delaymq.client import (
 from delaymq_testing.certificates import Authority
 from harness.brokers import (
     Cluster,
+    OurCluster,
 )
 from harness.driver import ClientError, Driver
 
@@ -112,6 +113,41 @@ def test_verifying_client_rejects_an_unknown_certificate(
         pytest.raises(ClientError),
     ):
         clients.producer.send("Refused", b"x")
+
+
+@pytest.mark.ours_only
+def test_certificate_is_the_account_of_clients_that_do_not_sign(
+    files: Files, verifying: Driver, insecure: Driver, isolated_network: None
+) -> None:
+    """Without an AclClientRPCHook, where every connection must have a client certificate."""
+    config = {
+        "tls.server.mode": "enforcing",
+        "tls.server.authClient": "true",
+        "tls.server.need.client.auth": "require",
+        "tls.server.trustCertPath": str(files.authority.certificate),
+        "aclCertificateAccounts": "true",
+        "aclAdminNeedsTls": "true",
+        **files.server_keys(),
+        **files.client_keys(own=True),
+    }
+    rules = "accounts:\n- {accessKey: client.example, certificateOnly: true, admin: true}\n"
+    with OurCluster(config=config, rules=rules) as cluster:
+        with workbench(verifying, cluster) as clients:
+            topic = clients.topic(queues=1)
+            consumer = clients.push(topic, group=clients.group(), **{"from": "CONSUME_FROM_FIRST_OFFSET"})
+            assert clients.producer.send(topic, b"java").status == "SEND_OK"
+
+            async def scenario(client: Client) -> None:
+                async with Producer(client) as producer:
+                    await producer.send(Message(topic=topic, body=b"python"))
+
+            run_python(cluster, files.options(own=True), scenario)
+            got = consumer.inbox.wait_count(2, timeout_s=60)
+            assert {message.body for message in got} == {b"java", b"python"}
+            shown = verifying.mqadmin("clusterList", "-n", cluster.namesrv_address)
+            assert cluster.broker_address in shown
+        with workbench(insecure, cluster) as clients, pytest.raises(ClientError):
+            clients.producer.send("Refused", b"x")
 
 
 def test_client_with_only_tls_enabled_connects_to_a_broker_without_tls_settings(

@@ -3,6 +3,7 @@
 import datetime
 import ipaddress
 import ssl
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,11 +43,22 @@ class Authority:
         self.certificate.write_bytes(made.public_bytes(serialization.Encoding.PEM))
 
     def issue(
-        self, name: str, *, days: float = 30, password: str = "", file: str = "", has_subject: bool = True
+        self,
+        name: str,
+        *,
+        days: float = 30,
+        password: str = "",
+        file: str = "",
+        has_subject: bool = True,
+        common_names: Sequence[str] | None = None,
     ) -> Pair:
-        """Create a certificate for a name or address that expires in `days` days: files `file`.crt and .key."""
+        """Create a certificate for a name or address that expires in `days` days: files `file`.crt and .key.
+
+        `common_names` are any texts, in place of the name in the subject.
+        """
         key = ec.generate_private_key(ec.SECP256R1())
-        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)] if has_subject else [])
+        names = ([name] if has_subject else []) if common_names is None else common_names
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, each, _validate=False) for each in names])
         made = (
             _builder(subject, self._name, key, days)
             .add_extension(x509.SubjectAlternativeName([_general_name(name)]), False)

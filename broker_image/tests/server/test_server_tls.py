@@ -111,6 +111,38 @@ def test_broker_logs_why_it_cannot_register_over_tls(tmp_path: Path, authority: 
     run(scenario)
 
 
+def test_broker_verifies_the_name_of_the_nameserver(tmp_path: Path, authority: Authority, pair: Pair) -> None:
+    named = authority.issue("namesrv.example")
+
+    async def scenario() -> None:
+        of_namesrv: dict[str, Any] = {f"namesrv_{key}": value for key, value in keys(named).items()}
+        trusting = {"tls_client_auth_server": True, "tls_client_trust_cert_path": str(authority.certificate)}
+        more: dict[str, Any] = {"use_tls": "true", **trusting, **of_namesrv}
+        async with standalone(
+            tmp_path / "store", **keys(pair), **more, tls_client_server_name="namesrv.example"
+        ) as server:
+            (link,) = server.broker.registration.links
+            for expected, said in (("host", "for another name"), ("other.example", "for another name"), ("", "")):
+                broker = server.broker.broker
+                broker.apply(dataclasses.replace(broker.config, tls_client_server_name=expected))
+                for session_id in list(server.namesrv.sessions._sessions):
+                    server.namesrv.sessions.close(session_id)
+                if said:
+                    await until(lambda said=said: said in str(link.problem))
+                else:
+                    await until(lambda: link.problem is None)
+
+    run(scenario)
+
+
+def test_expected_name_needs_a_verified_issuer() -> None:
+    with pytest.raises(ConfigError, match=r"has no effect without tls\.client\.authServer=true"):
+        BrokerConfig(tls_client_server_name="broker.example")
+    for name in ("two words", "a" * 254, "*.example", "näme"):
+        with pytest.raises(ConfigError, match="use a DNS name, an IP address or host"):
+            BrokerConfig(tls_client_auth_server=True, tls_client_server_name=name)
+
+
 def test_certificate_is_generated_for_the_first_tls_client(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with standalone(tmp_path / "store") as server:

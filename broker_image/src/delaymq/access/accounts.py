@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -28,6 +29,9 @@ MIN_KEY_CHARACTERS: Final = 7
 MAX_KEY_CHARACTERS: Final = 1_024
 MAX_PERMISSIONS: Final = 10_000
 """Maximum permissions of one account."""
+MAX_CERTIFICATE_NAME: Final = 64
+"""Maximum length of a common name (RFC 5280, ub-common-name)."""
+_CERTIFICATE_NAME: Final = re.compile(rf"[A-Za-z0-9._-]{{{MIN_KEY_CHARACTERS},{MAX_CERTIFICATE_NAME}}}")
 _SHOWN_CHARACTERS: Final = 64
 
 
@@ -45,6 +49,8 @@ class Entry:
     group_perms: tuple[str, ...] | None = None
     require_second_signature: bool = False
     """Whether RocketMQ's signature does not suffice (protocol.second_signature)."""
+    certificate_only: bool = False
+    """Whether only a client certificate admits the account; `secret_key` may then be empty."""
     quotas: Quotas | None = None
     """Quotas of the account itself."""
     others: tuple[tuple[str, Scalar | tuple[Scalar, ...]], ...] = field(default=(), repr=False)
@@ -84,7 +90,10 @@ class Account:
 
 def prepare(entry: Entry) -> Account:
     """Prepare the account of an entry; raise AccessError, without the secret, if the entry is invalid."""
-    check_keys(entry.access_key, entry.secret_key)
+    if entry.certificate_only:
+        _check_certificate_name(entry)
+    else:
+        check_keys(entry.access_key, entry.secret_key)
     notes: list[str] = []
     permissions = dict(_permissions(entry.topic_perms or (), "topic", "", notes))
     for resource, permission in _permissions(entry.group_perms or (), "group", RETRY_PREFIX, notes):
@@ -117,6 +126,19 @@ def check_keys(access_key: str, secret_key: str) -> None:
         raise AccessError(
             f"account {shown(access_key)}: accessKey and secretKey must be printable and have at most"
             f" {MAX_KEY_CHARACTERS} characters"
+        )
+
+
+def is_certificate_name(name: str) -> bool:
+    """Return whether the common name of a certificate can be an access key."""
+    return _CERTIFICATE_NAME.fullmatch(name) is not None
+
+
+def _check_certificate_name(entry: Entry) -> None:
+    if not is_certificate_name(entry.access_key):
+        raise AccessError(
+            f"account {shown(entry.access_key)}: certificateOnly: the accessKey must be {MIN_KEY_CHARACTERS} to"
+            f" {MAX_CERTIFICATE_NAME} characters A-Z, a-z, 0-9, ., _ and -, as the common name of a certificate"
         )
 
 

@@ -46,7 +46,9 @@ OF_NAME_SERVERS: Final = frozenset({"brokerNames", "unsigned", "addresses"})
 """Keys of an account for NameServers (namesrv.rules), which brokers preserve: both can use one file."""
 UNSIGNED_BROKERS: Final = "unsignedBrokers"
 """The same, of a file."""
-_KNOWN: Final = frozenset({*_TEXTS, *_LISTS, "admin", REQUIRE_SECOND, QUOTAS})
+CERTIFICATE_ONLY: Final = "certificateOnly"
+"""A key of DelayMQ: whether only a client certificate admits the account."""
+_KNOWN: Final = frozenset({*_TEXTS, *_LISTS, "admin", REQUIRE_SECOND, CERTIFICATE_ONLY, QUOTAS})
 _KNOWN_IN_FILE: Final = frozenset({"globalWhiteRemoteAddresses", "accounts", "dataVersion", DEFAULT_QUOTAS})
 
 
@@ -156,6 +158,7 @@ def _entry(item: dict[str, Tree], number: int, notes: list[str]) -> Entry:
     return Entry(
         admin=flag(item.get("admin"), f"{about}: admin"),
         require_second_signature=flag(item.get(REQUIRE_SECOND), f"{about}: {REQUIRE_SECOND}"),
+        certificate_only=flag(item.get(CERTIFICATE_ONLY), f"{about}: {CERTIFICATE_ONLY}"),
         quotas=read_quotas(item.get(QUOTAS), f"{about}: {QUOTAS}"),
         others=_others(item, _KNOWN, about, notes),
         **found,
@@ -243,6 +246,8 @@ def _entry_lines(entry: Entry) -> Iterator[str]:
     yield f"  admin: {'true' if entry.admin else 'false'}"
     if entry.require_second_signature:
         yield f"  {REQUIRE_SECOND}: true"
+    if entry.certificate_only:
+        yield f"  {CERTIFICATE_ONLY}: true"
     yield from quota_lines(entry.quotas, QUOTAS, "  ")
     for key, name in _LISTS.items():
         values = getattr(entry, name)

@@ -25,6 +25,9 @@ def signature_problem(
     Returns None if the signature is valid. Call it once per request, because counters increase.
     """
     key = account.entry.access_key
+    if account.entry.certificate_only:
+        text = "it needs a client certificate (certificateOnly)"
+        return "signature", f"accessKey={shown(key)} must not sign requests: {text}"
     if SECOND_SIGNATURE in command.fields:
         reason: str = channels.verdict(connection_id, key, account.entry.secret_key, command)
     else:

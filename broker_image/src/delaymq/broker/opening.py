@@ -80,7 +80,7 @@ def open_broker(
 
 
 def _access(rules: Rules, config: BrokerConfig, records: StoredRecords, now_ms: Callable[[], int]) -> Access:
-    from delaymq.broker.access.access import Access
+    from delaymq.broker.access.access import Access  # most brokers have no accounts
 
     return Access(
         rules,
@@ -89,6 +89,7 @@ def _access(rules: Rules, config: BrokerConfig, records: StoredRecords, now_ms: 
         reply_topic=names.reply_topic(config.broker_cluster_name),
         admin_needs_tls=config.acl_admin_needs_tls,
         own_metadata=config.acl_metadata == OWN_METADATA,
+        certificate_accounts=config.acl_certificate_accounts,
         # The server closes idle connections long before that.
         max_silence_s=2.5 * config.channel_idle_ms / 1000,
     )

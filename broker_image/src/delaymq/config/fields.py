@@ -23,6 +23,7 @@ _WIRE_NAMES = {
     "tls_server_need_client_auth": "tls.server.need.client.auth",
     "tls_server_auth_client": "tls.server.authClient",
     "tls_client_auth_server": "tls.client.authServer",
+    "tls_client_server_name": "tls.client.serverName",
     **{
         f"tls_{side}_{name}": f"tls.{side}.{key}"
         for side in ("server", "client", "register")

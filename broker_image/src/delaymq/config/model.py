@@ -14,7 +14,15 @@ from delaymq.config.log_levels import parse_log_levels
 from delaymq.config.plain_slave_keys import PlainSlaveKeys, check_plain_slaves
 from delaymq.config.register_keys import RegisterKeys, check_register
 from delaymq.config.replication_keys import SLAVE, ReplicationKeys, check_replication
-from delaymq.config.tls_keys import ENFORCING, TlsClientKeys, TlsServerKeys, check_tls
+from delaymq.config.tls_keys import (
+    ENFORCING,
+    AccessKeys,
+    TlsClientKeys,
+    TlsServerKeys,
+    check_access,
+    check_tls,
+    check_tls_client,
+)
 from delaymq.message.levels import DEFAULT_LEVELS, MAX_DELAY_MS, DelayLevels, delay_text
 
 STANDALONE_DEFAULTS: Mapping[str, str] = {
@@ -48,21 +56,11 @@ _NAMESRV_ACCOUNT = (
     "file with `accessKey` and `secretKey`, in the format of RocketMQ's tools.yml, with which the broker signs its"
     " registrations; reloaded when it changes"
 )
-_ACL_PATH = (
-    "file of access rules and [quotas](quotas.md); the folder"
-    " `acl` next to it is read, too. Empty: `plain_acl.yml` in the folder of the `-c`"
-    " file, or in the folder `conf` next to the store"
-)
 _AUDIT_PATH = (
     "folder of the audit log. Empty: `delaymq/audit` in the store, none with `readOnly`; for a NameServer,"
     " `namesrv-audit` next to the file of `kvConfigPath`"
 )
-_ACL_METADATA = "with `own`, accounts receive [metadata](access-control.md#metadata) only of what their rules permit"
 _NAMESRV_METADATA = "with `own`, accounts receive [routes](name-server-rules.md#metadata) only of permitted topics"
-_ACL_ADMIN = (
-    "whether administrative requests need TLS, a connection from this machine, or"
-    " [the second signature](access-control.md#the-second-signature)"
-)
 
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
@@ -120,16 +118,19 @@ class _BrokerAddresses:
     )
     register_broker_timeout_mills: int = number(6_000, 100, 60_000, "timeout of a registration, in ms")
     fast_port_enable: bool = flag(True, "whether to listen on `listenPort` − 2, too", ours=True)
-    acl_enable: bool = flag(False, "whether requests must be signed: [access control](access-control.md)")
-    acl_config_path: str = text("", _ACL_PATH, ours=True)
-    acl_admin_needs_tls: bool = flag(False, _ACL_ADMIN, ours=True)
-    acl_metadata: str = choice("open", "open", "own", about=_ACL_METADATA, ours=True)
 
 
 # The keys of the last base come first where all are listed: addresses, TLS, then what stands here.
 @dataclass(frozen=True, kw_only=True)
 class BrokerConfig(
-    _AuditKeys, PlainSlaveKeys, RegisterKeys, ReplicationKeys, TlsClientKeys, TlsServerKeys, _BrokerAddresses
+    _AuditKeys,
+    PlainSlaveKeys,
+    RegisterKeys,
+    ReplicationKeys,
+    TlsClientKeys,
+    TlsServerKeys,
+    AccessKeys,
+    _BrokerAddresses,
 ):
     """Configuration of a broker. Fields with `hot` in their metadata can be changed while the broker runs."""
 
@@ -354,6 +355,8 @@ class BrokerConfig(
         _check(self)
         check_replication(self, self.replica_register)
         check_register(self)
+        check_access(self, self)
+        check_tls_client(self)
         if self.members and self.read_only:
             raise ConfigError("readOnly: a member of a group cannot be read-only: remove haMembers")
         check_plain_slaves(self)

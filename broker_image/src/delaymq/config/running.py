@@ -24,11 +24,12 @@ from delaymq.config.rewriting import rewrite
 _FORBIDDEN_PREFIXES: Final = ("tls.", "replicaRegister", "replicaEndpoint")
 FORBIDDEN_KEYS: Final = frozenset(
     """
-    abortFile aclAdminNeedsTls aclConfigPath aclEnable aclMetadata auditLogEnable auditLogFiles auditLogMaxBytes
-    auditLogPath
+    abortFile aclAdminNeedsTls aclCertificateAccounts aclConfigPath aclEnable aclMetadata
+    auditLogEnable auditLogFiles auditLogMaxBytes auditLogPath
     brokerClusterName brokerConfigPath brokerIP1 brokerIP2 brokerId
     brokerName configBlackList configStorePath fastPortEnable haListenPort haMasterAddress haMasterBrokerAddress
-    haMemberName haPlainSlaveAddresses haPlainSlaves haSecretFile httpHost httpNames httpPort httpToken httpTokenFile
+    haMemberName haPlainSlaveAddresses haPlainSlaves haSecretFile httpHost httpNames httpPort
+    httpTls httpToken httpTokenFile
     kvConfigPath listenHost listenPort namesrvAccountFile
     namesrvAclConfigPath namesrvAclMetadata namesrvAddr
     readOnlyCommitLogStorePaths rmqAddressServerDomain rmqAddressServerSubGroup rocketmqHome storeCheckpoint

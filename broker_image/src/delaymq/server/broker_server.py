@@ -362,6 +362,9 @@ class BrokerServer:
         if self.replica is not None and self.replica.is_bypassed:
             commands = self._redirection.take(session, commands)
         broker, flow, flushing = self.broker, self.flow, self.flushing
+        if broker.access is not None and session.certificate_name:
+            for command in commands:
+                broker.access.name_account(session, command)
         began = monotonic()
         if (
             began >= flow.suspicious_at

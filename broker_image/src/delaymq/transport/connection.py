@@ -27,7 +27,7 @@ from delaymq.transport.open_requests import OpenRequests
 from delaymq.transport.states import Phase, PhaseEvent
 from delaymq.transport.tcp_socket import last_bytes_age_s, peer_has_closed
 from delaymq.transport.tls_acceptor import HandshakeReceiver, TlsAcceptor
-from delaymq.transport.tls_certificate import server_certificate_hash
+from delaymq.transport.tls_certificate import common_name, server_certificate_hash
 from delaymq.transport.tls_errors import sentence
 
 DEFAULT_TIMEOUT_MS: Final = 3_000
@@ -249,6 +249,10 @@ class RemotingConnection(HandlingProtocol):
     def is_tls(self) -> bool:
         """Whether the connection was upgraded to TLS."""
         return self._below is not None
+
+    def peer_name(self) -> str:
+        """Return the common name of the peer's verified certificate; empty without exactly one."""
+        return common_name(self._transport)
 
     def server_certificate_hash(self) -> bytes:
         """Return the SHA-256 of the TLS server's certificate, equal on both sides; empty without TLS."""

@@ -10,6 +10,7 @@ from delaymq.transport.addresses import host_and_port
 from delaymq.transport.connection import DEFAULT_TIMEOUT_MS, OnClosed, OnCommands, RemotingConnection
 from delaymq.transport.errors import ConnectError
 from delaymq.transport.limits import ConnectionLimits
+from delaymq.transport.tls_certificate import ClientContext
 from delaymq.transport.tls_errors import sentence
 from delaymq.transport.tls_upgrade import upgrade
 
@@ -31,7 +32,8 @@ async def connect(
 ) -> RemotingConnection:
     """Connect to a peer. Without `on_commands`, its requests are rejected. Raises ConnectError.
 
-    With `tls`, the peer's certificate must be valid for `server_name`, default `host`, if the context checks names.
+    With `tls`, the peer's certificate must be valid for `server_name`, default the name in a ClientContext or `host`,
+    if the context checks names.
     """
     loop = asyncio.get_running_loop()
     address = host_and_port(host, port)
@@ -46,10 +48,11 @@ async def connect(
     except OSError as error:
         raise ConnectError(address, f"cannot connect: {error.strerror or error}") from error
     if tls is not None:
+        name = server_name or (tls.server_name if isinstance(tls, ClientContext) else "") or host
         try:
             async with asyncio.timeout_at(deadline):
                 # The outer timeout decides; the handshake's own one only cleans up after it.
-                await upgrade(connection, tls, timeout_s=timeout_ms / 1000 + 1, server_name=server_name or host)
+                await upgrade(connection, tls, timeout_s=timeout_ms / 1000 + 1, server_name=name)
         except OSError as error:  # TimeoutError is one
             raise ConnectError(address, f"no TLS: {sentence(error)}") from error
     return connection

@@ -22,6 +22,23 @@ class ServerContext(ssl.SSLContext):
         self.certificate_hash = hashlib.sha256(ssl.PEM_cert_to_DER_cert((begin + body + end).decode("ascii"))).digest()
 
 
+class ClientContext(ssl.SSLContext):
+    """Context of a client that expects the same name in the certificates of all servers."""
+
+    server_name: str = ""
+    """The expected name; empty: the host of the server's address."""
+
+
+def common_name(transport: asyncio.BaseTransport) -> str:
+    """Return the common name of the peer's verified certificate.
+
+    Empty without TLS, without a certificate, and if the certificate does not have exactly one common name.
+    """
+    certificate = transport.get_extra_info("peercert") or {}
+    found = [value for part in certificate.get("subject", ()) for attribute, value in part if attribute == "commonName"]
+    return found[0] if len(found) == 1 else ""
+
+
 def server_certificate_hash(transport: asyncio.BaseTransport) -> bytes:
     """Return the SHA-256 of the server's certificate; empty without TLS.
 

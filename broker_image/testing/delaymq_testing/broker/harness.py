@@ -52,6 +52,7 @@ class FakeSession:
         self.account: str | None = None
         """Whose signature was good."""
         self.usage: AccountUsage | None = None
+        self.certificate_name = ""
         self.paused_s: list[float] = []
         """Pauses of reading that the broker asked for."""
         self.shortened_s: list[float] = []

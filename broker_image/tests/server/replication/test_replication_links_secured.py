@@ -72,6 +72,30 @@ def test_links_use_tls_like_other_outgoing_connections(tmp_path: Path) -> None:
     run(scenario)
 
 
+@pytest.mark.parametrize(
+    ("expected", "said"),
+    [("brokers.example", ""), ("host", "for another name"), ("other.example", "for another name")],
+)
+def test_links_verify_issuer_and_name_as_configured(tmp_path: Path, expected: str, said: str) -> None:
+    authority = Authority(tmp_path / "tls")
+
+    async def scenario() -> None:
+        fields = tls_fields(authority, authority.issue("brokers.example"))
+        a = MemberServer(tmp_path, "a", **fields, tls_client_server_name=expected)
+        b = MemberServer(tmp_path, "b", **fields)
+        await b.start({"a": a.address, "b": b.address})
+        links = await a.start({"a": a.address, "b": b.address})
+        await until(lambda: links.problem("b") != "not tried yet")
+        if said:
+            await until(lambda: said in str(links.problem("b")))
+        else:
+            await until(lambda: linked(a, b))
+        await a.stop()
+        await b.stop()
+
+    run(scenario)
+
+
 def test_certificate_that_is_not_trusted_prevents_the_link(tmp_path: Path) -> None:
     authority, other = Authority(tmp_path / "tls"), Authority(tmp_path / "other")
 

@@ -21,7 +21,13 @@ from delaymq.broker.requests.session import Session
 from delaymq.message import names
 from delaymq.protocol.codes import LINK_CODES, RequestCode, ResponseCode
 from delaymq.protocol.command import Command
-from delaymq.protocol.credential_fields import ACCESS_KEY, COMMON_FIELDS, SECOND_SIGNATURE, SECURITY_TOKEN
+from delaymq.protocol.credential_fields import (
+    ACCESS_KEY,
+    COMMON_FIELDS,
+    SECOND_SIGNATURE,
+    SECURITY_TOKEN,
+    SIGNATURE,
+)
 from delaymq.protocol.errors import RequestError
 from delaymq.protocol.second_signature import MAX_SILENCE_S, Channels, requests_challenge
 from delaymq.throttled_log import ThrottledLogger
@@ -44,19 +50,22 @@ class Access:
         reply_topic: str,
         admin_needs_tls: bool = False,
         own_metadata: bool = False,
+        certificate_accounts: bool = False,
         max_silence_s: float = MAX_SILENCE_S,
     ) -> None:
         """Create the check for the given rules.
 
         `topic_at` returns the topic of the record at a physical offset; `reply_topic` is that of the cluster. With
         `admin_needs_tls`, administrative requests need TLS, a peer on loopback, or the second signature. With
-        `own_metadata`, accounts receive no metadata of topics and groups for which they have no permission.
+        `own_metadata`, accounts receive no metadata of topics and groups for which they have no permission. With
+        `certificate_accounts`, unsigned requests are those of the account that the client's certificate names.
         `max_silence_s` is the lifetime of a challenge that no signed request renews.
         """
         self.rules = rules
         self.channels = Channels(max_silence_s)
         """Challenges that were issued to connections."""
         self._admin_needs_tls = admin_needs_tls
+        self._certificate_accounts = certificate_accounts
         self.refused: dict[str, int] = dict.fromkeys(REASONS, 0)
         """Number of rejected requests by reason."""
         self.usages = AccountUsages(now_ms)
@@ -70,6 +79,24 @@ class Access:
         """Access key of the last heartbeat, by session."""
         if not admin_needs_tls:
             self._warn_of_administrators()
+
+    def name_account(self, session: Session, command: Command) -> None:
+        """Add the account of the client's certificate, if it exists, to a request that states none.
+
+        Everything that follows then handles the request like a signed one. Call it before `check`.
+        """
+        key = session.certificate_name
+        if (
+            self._certificate_accounts
+            and key in self.rules.accounts
+            and ACCESS_KEY not in command.fields
+            and command.code not in LINK_CODES
+            and not requests_challenge(command)
+        ):
+            command.fields[ACCESS_KEY] = key
+
+    def _has_certificate(self, session: Session, account: Account) -> bool:
+        return self._certificate_accounts and session.certificate_name == account.entry.access_key
 
     def check(self, session: Session, command: Command) -> None:
         """Raise RequestError (code 1) with RocketMQ's text and a remedy if the request is not allowed.
@@ -93,7 +120,8 @@ class Access:
         trusted = account.white_list is not None and account.white_list.matches(session.remote_host)
         if not trusted:
             self._check_form(session, command)  # rejects an unwanted large body before it is hashed
-            self._check_signature(session, command, account)
+            if not self._has_certificate(session, account) or is_signed(command):
+                self._check_signature(session, command, account)
             session.signed_by(key)
         usage = session.usage
         if usage is None or usage.account != key:
@@ -170,7 +198,8 @@ class Access:
             return self._refusal(session, command, "unknown_key", f"No acl config for {shown(key)}")
         if account.white_list is not None and account.white_list.matches(session.remote_host):
             return None
-        if before is None or before.entry.secret_key != account.entry.secret_key:
+        has_key = before is not None and before.entry.secret_key == account.entry.secret_key
+        if not has_key and not self._has_certificate(session, account):
             text = f"Check signature failed for accessKey={shown(key)}: compare the secret keys"
             return self._refusal(session, command, "signature", text)
         try:
@@ -255,7 +284,7 @@ class Access:
         open_keys = [
             shown(account.entry.access_key)
             for account in self.rules.accounts.values()
-            if account.admin and not account.entry.require_second_signature
+            if account.admin and not account.entry.require_second_signature and not account.entry.certificate_only
         ]
         if open_keys:
             _logger.warning(
@@ -271,6 +300,11 @@ class Access:
             f"request rejected ({reason}): code %d: %s", command.code, text, peer=session.remote_address
         )
         return RequestError(ResponseCode.SYSTEM_ERROR, EXCEPTION + text)
+
+
+def is_signed(command: Command) -> bool:
+    """Return whether a request has a signature, which is then verified."""
+    return SIGNATURE in command.fields or SECOND_SIGNATURE in command.fields
 
 
 def _named(resource: str) -> str:

@@ -25,6 +25,10 @@ class Session(Protocol):
     """Usage of the account of the last request; None before the first one, and without access control."""
 
     @property
+    def certificate_name(self) -> str:
+        """Common name of the client's verified certificate; empty without one, or if it cannot be an access key."""
+
+    @property
     def is_private(self) -> bool:
         """Whether the connection is protected from eavesdropping: TLS, or a peer on this machine."""
 

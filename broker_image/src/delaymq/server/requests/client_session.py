@@ -22,6 +22,7 @@ class ClientSession:
     """Session of one connection."""
 
     __slots__ = (
+        "_certificate_name",
         "client_id",
         "connection",
         "held",
@@ -51,6 +52,19 @@ class ClientSession:
         self.is_link = False
         """Whether it is a link of another member of the group, which may be idle."""
         self.usage: AccountUsage | None = None
+        self._certificate_name: str | None = None
+
+    @property
+    def certificate_name(self) -> str:
+        """Common name of the client's verified certificate; empty without one, or if it cannot be an access key."""
+        if self._certificate_name is None:
+            if not self.connection.is_tls:
+                return ""  # it may still be upgraded
+            from delaymq.access.accounts import is_certificate_name  # most brokers have no accounts
+
+            name = self.connection.peer_name()
+            self._certificate_name = name if is_certificate_name(name) else ""
+        return self._certificate_name
 
     @property
     def is_private(self) -> bool:

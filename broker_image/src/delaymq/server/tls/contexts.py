@@ -7,10 +7,10 @@ from typing import Final, TypeVar
 
 from delaymq.config import BrokerConfig
 from delaymq.config.register_keys import RegisterKeys
-from delaymq.config.tls_keys import TlsServerKeys
+from delaymq.config.tls_keys import ADDRESS_HOST, TlsServerKeys
 from delaymq.server.errors import ServerError
 from delaymq.server.tls.certificate import CertificateError, ends_at_s
-from delaymq.transport.tls_certificate import ServerContext
+from delaymq.transport.tls_certificate import ClientContext, ServerContext
 
 MAX_FILE_BYTES: Final = 1 << 20
 """A chain takes some KiB, all CAs of a system 250 KiB; a wrong file must not exhaust the memory."""
@@ -40,13 +40,18 @@ def server_context(settings: TlsServerKeys, *, asks_clients: bool = True) -> tup
 
 
 def client_context(config: BrokerConfig) -> ssl.SSLContext:
-    """Return the context for connections to NameServers; as in RocketMQ, names are not verified. Raises ServerError."""
-    context = _strict(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
+    """Return the context for connections to NameServers and members; raise ServerError.
+
+    As in RocketMQ, names are not verified unless one is configured.
+    """
+    context = _strict(ClientContext(ssl.PROTOCOL_TLS_CLIENT))
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
     if config.tls_client_auth_server:
         context.verify_mode = ssl.CERT_REQUIRED
         _trust(context, "tls.client.trustCertPath", config.tls_client_trust_cert_path, ssl.Purpose.SERVER_AUTH)
+        context.check_hostname = bool(config.tls_client_server_name)
+        context.server_name = "" if config.tls_client_server_name == ADDRESS_HOST else config.tls_client_server_name
     certificate, key = config.tls_client_cert_path, config.tls_client_key_path
     if bool(certificate) != bool(key):
         raise ServerError("set both tls.client.certPath and tls.client.keyPath, or neither")

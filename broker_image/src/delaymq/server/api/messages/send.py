@@ -70,6 +70,8 @@ class _Peer:
 
     __slots__ = ("client_id", "id", "remote_address", "remote_host", "usage")
 
+    certificate_name = ""
+
     def __init__(self, transport: asyncio.BaseTransport) -> None:
         host, port = end_of(transport, "peername")
         self.id = _SESSION_ID
