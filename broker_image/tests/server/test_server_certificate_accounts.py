@@ -165,7 +165,7 @@ def test_certificate_only_account_is_refused_without_a_certificate(
 
 
 ODD_NAMES: dict[str, list[str]] = {
-    "unknown": ["somebody-else"],
+    "unknown": ["someone-else"],
     "none": [],
     "two": ["operators", "application"],
     "twice": ["operators", "operators"],
