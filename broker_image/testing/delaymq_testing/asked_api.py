@@ -13,6 +13,8 @@ from delaymq.server.broker_server import BrokerServer
 
 from delaymq_testing.running_server import HOST, BrokerPeer, standalone
 
+TOKEN = "t0ken"
+
 
 class Asked:
     """A broker, a client of it, and HTTP."""
@@ -59,8 +61,11 @@ class Asked:
 
 @asynccontextmanager
 async def asked(path: Path, **changes: Any) -> AsyncIterator[Asked]:
+    # With access control, nothing is open to programs of this machine.
+    token = {"http_token": TOKEN} if changes.get("acl_enable") else {}
+    headers = {"Authorization": f"Bearer {TOKEN}"} if token else None
     async with (
-        standalone(path, http=True, **({"message_delay_level": "1s 1h 1s"} | changes)) as server,
-        aiohttp.ClientSession() as session,
+        standalone(path, http=True, **({"message_delay_level": "1s 1h 1s"} | token | changes)) as server,
+        aiohttp.ClientSession(headers=headers) as session,
     ):
         yield Asked(server, await BrokerPeer.connect(server.broker.port), session)

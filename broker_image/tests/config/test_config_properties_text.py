@@ -11,9 +11,9 @@ from delaymq.config.properties_text import (
     parse_entries,
     parse_properties_text,
     read_entries,
+    rewrite,
     with_values,
 )
-from delaymq.config.rewriting import rewrite
 
 
 @pytest.mark.parametrize(

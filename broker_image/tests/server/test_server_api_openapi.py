@@ -94,9 +94,9 @@ def test_every_operation_describes_shortages_and_retry_after() -> None:
 
 
 def test_open_paths_match_the_guard() -> None:
-    from delaymq.server.http.guard import OPEN_PATHS
+    from delaymq.server.http.guard import OPEN_PATHS, SESSION_PATH
 
-    assert {route.path for route in ROUTES if route.is_open} == OPEN_PATHS
+    assert {route.path for route in ROUTES if route.needs.is_open} == {*OPEN_PATHS, SESSION_PATH}
 
 
 def test_handlers_return_their_described_type() -> None:
@@ -109,8 +109,8 @@ def test_handlers_return_their_described_type() -> None:
             streamed.add(route.path)
         else:
             assert route.answer in (returned, *get_args(returned)), route.path
-    # One is shared with NameServers, the others are made piece by piece.
-    assert streamed == {"/readyz", "/api/v1/store/positions", "/api/v1/store/files"}
+    # One is shared with NameServers, one sets a cookie, the others are made piece by piece.
+    assert streamed == {"/readyz", "/api/v1/session", "/api/v1/store/positions", "/api/v1/store/files"}
 
 
 def test_response_members_are_described_as_sent() -> None:

@@ -173,9 +173,10 @@ def test_token_is_required_and_sufficient_with_access_control(tmp_path: Path) ->
         settings = {"acl_enable": True, "acl_config_path": str(rules), "http_token": "t0ken"}
         async with sender(tmp_path, **settings) as http:
             end = http.broker.store.end_offset
-            for header in ({}, {"Authorization": "Bearer other"}):
+            for authorization, code in (("", "sign_in_needed"), ("Bearer other", "unauthorized")):
+                header = {"Authorization": authorization} if authorization else {}
                 status, answer = await http.post("Orders", {"body": "x"}, **header)
-                assert (status, answer["error"]["code"]) == (401, "unauthorized")
+                assert (status, answer["error"]["code"]) == (401, code)
             assert http.broker.store.end_offset == end
             assert (await http.post("Orders", {"body": "x"}, Authorization="Bearer t0ken"))[0] == 200
 

@@ -13,3 +13,8 @@ EXCEPTION: Final = "org.apache.rocketmq.acl.common.AclException: "
 """Prefix of rejections: Java clients show the exception name of RocketMQ's broker, which users search for."""
 OWN_METADATA: Final = "own"
 """Value of `aclMetadata`: accounts see only topics and groups for which they have a permission (`views`)."""
+DENY: Final = 1
+PUB: Final = 4
+SUB: Final = 8
+ROLES: Final = ("read", "operate", "administer")
+"""Roles of accounts on HTTP, in ascending order; each includes those before it."""

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from delaymq.access import DENY, PUB, SUB
 from delaymq.access.addresses import WhiteList
 from delaymq.access.errors import AccessError
 from delaymq.access.quotas import DEFAULT_MAX_DELAY_MS, Quotas
@@ -14,9 +15,6 @@ from delaymq.access.yaml_tree import Scalar
 from delaymq.message.names import RETRY_PREFIX
 from delaymq.protocol.signatures import Signer
 
-DENY: Final = 1
-PUB: Final = 4
-SUB: Final = 8
 PERMISSIONS: Final[Mapping[str, int]] = {
     "DENY": DENY,
     "PUB": PUB,
@@ -51,6 +49,8 @@ class Entry:
     """Whether RocketMQ's signature does not suffice (protocol.second_signature)."""
     certificate_only: bool = False
     """Whether only a client certificate admits the account; `secret_key` may then be empty."""
+    role: str = ""
+    """One of ROLES; empty: none. On HTTP, an administrator has the highest one."""
     quotas: Quotas | None = None
     """Quotas of the account itself."""
     others: tuple[tuple[str, Scalar | tuple[Scalar, ...]], ...] = field(default=(), repr=False)

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from delaymq.access.accounts import DENY, PUB, SUB, Account
+from delaymq.access import DENY, PUB, SUB
+from delaymq.access.accounts import Account
 from delaymq.message.names import DLQ_PREFIX, INTERNAL_TOPICS, RETRY_PREFIX
 
 NOTHING: Final = 0

@@ -22,6 +22,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from delaymq.access import ROLES
 from delaymq.access.accounts import MAX_PERMISSIONS, Account, Entry, prepare, shown
 from delaymq.access.addresses import MAX_ALTERNATIVES, WhiteList
 from delaymq.access.errors import AccessError
@@ -48,7 +49,9 @@ UNSIGNED_BROKERS: Final = "unsignedBrokers"
 """The same, of a file."""
 CERTIFICATE_ONLY: Final = "certificateOnly"
 """A key of DelayMQ: whether only a client certificate admits the account."""
-_KNOWN: Final = frozenset({*_TEXTS, *_LISTS, "admin", REQUIRE_SECOND, CERTIFICATE_ONLY, QUOTAS})
+ROLE: Final = "role"
+"""Another one: the account's role on HTTP."""
+_KNOWN: Final = frozenset({*_TEXTS, *_LISTS, "admin", REQUIRE_SECOND, CERTIFICATE_ONLY, ROLE, QUOTAS})
 _KNOWN_IN_FILE: Final = frozenset({"globalWhiteRemoteAddresses", "accounts", "dataVersion", DEFAULT_QUOTAS})
 
 
@@ -159,10 +162,19 @@ def _entry(item: dict[str, Tree], number: int, notes: list[str]) -> Entry:
         admin=flag(item.get("admin"), f"{about}: admin"),
         require_second_signature=flag(item.get(REQUIRE_SECOND), f"{about}: {REQUIRE_SECOND}"),
         certificate_only=flag(item.get(CERTIFICATE_ONLY), f"{about}: {CERTIFICATE_ONLY}"),
+        role=_role(item.get(ROLE), about),
         quotas=read_quotas(item.get(QUOTAS), f"{about}: {QUOTAS}"),
         others=_others(item, _KNOWN, about, notes),
         **found,
     )
+
+
+def _role(value: Tree, about: str) -> str:
+    if value is None or value == "":
+        return ""
+    if value not in ROLES:
+        raise AccessError(f"{about}: {ROLE}: use {', '.join(ROLES[:-1])} or {ROLES[-1]}")
+    return str(value)
 
 
 def _text(value: Tree, about: str) -> str:
@@ -248,6 +260,8 @@ def _entry_lines(entry: Entry) -> Iterator[str]:
         yield f"  {REQUIRE_SECOND}: true"
     if entry.certificate_only:
         yield f"  {CERTIFICATE_ONLY}: true"
+    if entry.role:
+        yield f"  {ROLE}: {entry.role}"
     yield from quota_lines(entry.quotas, QUOTAS, "  ")
     for key, name in _LISTS.items():
         values = getattr(entry, name)

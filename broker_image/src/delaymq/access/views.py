@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable
 
-from delaymq.access.accounts import PUB, SUB, Account
+from delaymq.access import PUB, SUB
+from delaymq.access.accounts import Account
 from delaymq.access.permissions import owned
 from delaymq.message.names import DLQ_PREFIX, INTERNAL_TOPICS, RETRY_PREFIX
 
 
 def sees_all(account: Account) -> bool:
     """Return whether an account may see the metadata of all topics and groups."""
-    return account.admin
+    return account.admin or bool(account.entry.role)
 
 
 class View:

@@ -1,6 +1,16 @@
-"""Types of /api/v1/accounts: usage and quotas of accounts."""
+"""Types of /api/v1/accounts and /api/v1/session: usage and quotas of accounts, and their sign-in."""
 
-from delaymq.api_types.base import Answer
+from typing import Annotated, Literal
+
+import msgspec
+
+from delaymq.api_types.base import Answer, Body
+
+MAX_KEY_CHARACTERS = 1_024
+
+Key = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_KEY_CHARACTERS)]
+Permission = Literal["PUB", "SUB"]
+Role = Literal["", "read", "operate", "administer"]
 
 
 class QuotaUse(Answer):
@@ -56,3 +66,42 @@ class Accounts(Answer):
     total: int
     """Number of accounts on all pages."""
     next: str | None
+
+
+class SignIn(Body):
+    """Credentials of an account of the rule file."""
+
+    access_key: Key
+    secret_key: Key
+    bearer: bool = False
+    """Whether the response contains the session's token, for programs, and sets no cookie."""
+
+
+class SessionState(Answer):
+    """The rights of the caller, and the session, if there is one."""
+
+    as_of_ms: int
+    account: str | None
+    """Null for the token (`httpToken`), and without access control."""
+    role: Role
+    """`administer` for the token and without access control."""
+    access_control: bool
+    idle_expires_ms: int | None
+    """Time at which the session ends unless it is used; null without a session."""
+    expires_ms: int | None
+    """Time at which the session ends."""
+    broker_name: str | None
+    """Null at the address of several broker groups."""
+    address: str | None
+    """Address that the broker advertises."""
+    topic_permissions: list[Permission] | None
+    """Permissions for the topic in the request; null without one."""
+    group_permissions: list[Permission] | None
+    token: str | None = None
+    """Bearer token, only in the response to a sign-in that requests it."""
+
+
+class SessionEnded(Answer):
+    """Response to a sign-out."""
+
+    signed_out: bool

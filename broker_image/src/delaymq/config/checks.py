@@ -40,6 +40,17 @@ def parse_address(text: str) -> tuple[str, int]:
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
+def parse_networks(text: str) -> tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...]:
+    """Parse IP addresses and networks, such as `10.0.0.7;10.244.0.0/16`."""
+    networks = []
+    for word in (each.strip() for each in text.split(";")):
+        try:
+            networks += [ipaddress.ip_network(word)] if word else []
+        except ValueError:
+            raise ConfigError(f"{word[:100]!r} is not an address or a network: use one such as 10.244.0.0/16") from None
+    return tuple(networks)
+
+
 def is_loopback(host: str) -> bool:
     """Return whether an address is reachable only from this machine."""
     try:

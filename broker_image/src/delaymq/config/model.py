@@ -14,6 +14,7 @@ from delaymq.config.log_levels import parse_log_levels
 from delaymq.config.plain_slave_keys import PlainSlaveKeys, check_plain_slaves
 from delaymq.config.register_keys import RegisterKeys, check_register
 from delaymq.config.replication_keys import SLAVE, ReplicationKeys, check_replication
+from delaymq.config.session_keys import SessionKeys
 from delaymq.config.tls_keys import (
     ENFORCING,
     AccessKeys,
@@ -127,6 +128,7 @@ class BrokerConfig(
     PlainSlaveKeys,
     RegisterKeys,
     ReplicationKeys,
+    SessionKeys,
     TlsClientKeys,
     TlsServerKeys,
     AccessKeys,

@@ -1,13 +1,16 @@
-"""Java's properties format, the syntax of broker.conf."""
+"""Java's properties format, the syntax of broker.conf, and changes of values in such a file."""
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Iterator
+import stat
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 from delaymq.config.errors import ConfigError
+from delaymq.config.replacing import changing, replace_file
 
 MAX_FILE_BYTES = 1 << 20
 """Configuration files are short; the limit keeps a wrong path (a log, a device) from being read completely."""
@@ -158,3 +161,16 @@ def with_values(text: str, values: dict[str, str]) -> str:
 def escape(value: str) -> str:
     """Return a value escaped for a line `key=value`."""
     return value.strip().replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r").replace("\t", "\\t")
+
+
+def rewrite(path: Path, values: Mapping[str, str]) -> None:
+    """Write values into the file atomically; raise OSError if it cannot be written, ConfigError if it is invalid."""
+    target = Path(os.path.realpath(path))
+    with changing(target):
+        text = with_values(read_text(target), dict(values))
+        written = parse_properties_text(text)
+        if any(written.get(key) != value for key, value in values.items()):
+            raise ConfigError(f"{path}: each value must fit on one line")
+        data = text.encode(errors="surrogatepass")
+        as_text(target, data)
+        replace_file(target, data, mode=stat.S_IMODE(target.stat().st_mode))

@@ -19,7 +19,7 @@ from delaymq.config.build import Resolved, resolve, to_settings
 from delaymq.config.errors import ConfigError
 from delaymq.config.layers import DEFAULT, Config, Given, keys_of, same_origin
 from delaymq.config.model import BrokerConfig
-from delaymq.config.rewriting import rewrite
+from delaymq.config.properties_text import rewrite
 
 _FORBIDDEN_PREFIXES: Final = ("tls.", "replicaRegister", "replicaEndpoint")
 FORBIDDEN_KEYS: Final = frozenset(
@@ -28,9 +28,9 @@ FORBIDDEN_KEYS: Final = frozenset(
     auditLogEnable auditLogFiles auditLogMaxBytes auditLogPath
     brokerClusterName brokerConfigPath brokerIP1 brokerIP2 brokerId
     brokerName configBlackList configStorePath fastPortEnable haListenPort haMasterAddress haMasterBrokerAddress
-    haMemberName haPlainSlaveAddresses haPlainSlaves haSecretFile httpHost httpNames httpPort
-    httpTls httpToken httpTokenFile
-    kvConfigPath listenHost listenPort namesrvAccountFile
+    haMemberName haPlainSlaveAddresses haPlainSlaves haSecretFile httpHost httpMetricsToken httpMetricsTokenFile
+    httpNames httpPlainSignIn httpPort httpSessionIdleSeconds httpSessionMaxSeconds httpTls httpToken httpTokenFile
+    httpTrustedProxies kvConfigPath listenHost listenPort namesrvAccountFile
     namesrvAclConfigPath namesrvAclMetadata namesrvAddr
     readOnlyCommitLogStorePaths rmqAddressServerDomain rmqAddressServerSubGroup rocketmqHome storeCheckpoint
     storePathCommitLog storePathConsumeQueue storePathDLedgerCommitLog storePathIndex storePathRootDir

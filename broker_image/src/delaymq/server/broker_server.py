@@ -57,6 +57,7 @@ from delaymq.transport.fair_queue import FairQueue
 
 if TYPE_CHECKING:
     from delaymq.server.http.http_server import HttpServer
+    from delaymq.server.http.sign_in.accounts import HttpAccounts
     from delaymq.server.replication.links import Links
     from delaymq.server.replication.replica import Replica
 
@@ -126,6 +127,8 @@ class BrokerServer:
         self._fair_queue = FairQueue()
         self._file_writer = FileWriter(reply, broker.guarded)
         self._log_level = LevelFollower(config.log_level)
+        self.http_accounts: HttpAccounts | None = None
+        """Accounts on HTTP; None without access control, or before HTTP is served."""
         self._http: HttpServer | None = None
         self._servers: list[asyncio.AbstractServer] = []
         broker.on_settings = self._settings_changed
@@ -251,6 +254,8 @@ class BrokerServer:
 
     def _rules_changed(self) -> None:
         self.held_pulls.review()
+        if self.http_accounts is not None:
+            self.http_accounts.review()
         if self.broker.access is not None:
             for session_id in self.broker.access.orphans():
                 self.sessions.close(session_id)

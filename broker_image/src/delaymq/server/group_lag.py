@@ -1,5 +1,6 @@
 """Consumer lag of a group for API and metrics, computed from the broker's tables in time slices."""
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from delaymq.message import names
@@ -13,9 +14,13 @@ BROADCASTING: Final = "BROADCASTING"
 
 
 async def topics_and_lag(
-    broker: "Broker", name: str, offset_topics: list[str], slices: TimeSlices
+    broker: "Broker",
+    name: str,
+    offset_topics: list[str],
+    slices: TimeSlices,
+    is_shown: Callable[[str], bool] = lambda topic: True,
 ) -> tuple[list[str], int]:
-    """Return the topics that a group consumes, and its lag in all of them."""
+    """Return the topics that a group consumes, and its lag in all of them; only those for which `is_shown` is true."""
     connected = broker.clients.group(name, broker.now_ms())
     wanted = set(connected.subscriptions) if connected is not None else set()
     topics = []
@@ -24,7 +29,7 @@ async def topics_and_lag(
         await slices.yield_if_due()
         # The topics of a connected group are its subscriptions; otherwise, its offsets.
         gone = wanted and topic not in wanted and topic != names.retry_topic(name)
-        if topic not in broker.topics.table or gone:
+        if topic not in broker.topics.table or gone or not is_shown(topic):
             continue
         topics.append(topic)
         if connected is None or connected.message_model != BROADCASTING:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from delaymq.access.accounts import SUB
+from delaymq.access import SUB
 from delaymq.broker.access.requirements import ACCOUNT, REQUIREMENTS
 from delaymq.broker.processors.table import NOT_SERVED, PROCESSORS
 from delaymq.message.ids import offset_message_id

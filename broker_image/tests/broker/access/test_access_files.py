@@ -6,8 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from delaymq.access import files
-from delaymq.access.accounts import DENY, PUB, SUB
+from delaymq.access import DENY, PUB, SUB, files
 from delaymq.access.errors import AccessError
 from delaymq.access.plain_acl import MAX_ACCOUNTS, AclFile, Version, parse, to_text
 from delaymq.access.yaml_tree import MAX_DEPTH, read_yaml

@@ -6,8 +6,8 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from delaymq.access import EXCEPTION
-from delaymq.access.accounts import PUB, Account, shown
+from delaymq.access import EXCEPTION, PUB
+from delaymq.access.accounts import Account, shown
 from delaymq.access.permissions import owned
 from delaymq.access.signed import signature_problem
 from delaymq.access.views import View, sees_all

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from delaymq.access.accounts import PUB, SUB
+from delaymq.access import PUB, SUB
 from delaymq.broker.access.requirements import (
     ACCOUNT,
     ADMIN_OF_OURS,

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from delaymq.access.accounts import PUB, SUB
+from delaymq.access import PUB, SUB
 from delaymq.message.ids import parse_offset_message_id
 from delaymq.message.names import RETRY_PREFIX, RETRY_TOPIC
 from delaymq.message.properties import parse_properties

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Container
 from time import monotonic
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from delaymq.broker.quotas.names import CONNECTIONS
 from delaymq.broker.quotas.usage import AccountUsage, Pausable
@@ -26,6 +26,19 @@ class Metered(Pausable, Protocol):
         """Close the connection after the response to the current request."""
 
 
+class _NotPaused:
+    """A sender whose requests are rejected instead of delayed."""
+
+    def pause(self, seconds: float) -> float:
+        return 0.0
+
+    def shorten_pause(self, seconds: float) -> float | None:
+        return None
+
+
+_NOT_PAUSED: Final = _NotPaused()
+
+
 class AccountUsages:
     """Usage by account, of those that have sent a request since the start."""
 
@@ -43,13 +56,7 @@ class AccountUsages:
 
         Raises RequestError 2, and closes the connection after the response, if the account has too many.
         """
-        key = account.entry.access_key
-        usage = self.by_account.get(key)
-        if usage is None:
-            self._release_deleted(known)
-            usage = self.by_account[key] = self.of(key)
-        if usage.quotas is not account.quotas:
-            usage.apply(account.quotas)
+        usage = self._in_use(account, known)
         refusal = usage.excess(CONNECTIONS)
         if refusal is not None:
             session.end()
@@ -57,6 +64,21 @@ class AccountUsages:
         self.closed(session)
         usage.counts[CONNECTIONS] += 1
         session.usage = usage
+        return usage
+
+    def count(self, account: Account, known: Container[str], code: int) -> None:
+        """Count a request that came without a connection of its own. Raises RequestError 2 beyond a quota."""
+        self._in_use(account, known).take(_NOT_PAUSED, code, 0)
+
+    def _in_use(self, account: Account, known: Container[str]) -> AccountUsage:
+        """Return the usage of an account, with its quotas, to be changed."""
+        key = account.entry.access_key
+        usage = self.by_account.get(key)
+        if usage is None:
+            self._release_deleted(known)
+            usage = self.by_account[key] = self.of(key)
+        if usage.quotas is not account.quotas:
+            usage.apply(account.quotas)
         return usage
 
     def _release_deleted(self, known: Container[str]) -> None:

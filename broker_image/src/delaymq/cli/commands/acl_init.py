@@ -13,8 +13,7 @@ import typer
 from delaymq.cli.errors import EXIT_USAGE, CommandError
 from delaymq.cli.terminal.output import console
 from delaymq.config.errors import ConfigError
-from delaymq.config.properties_text import read_properties_file
-from delaymq.config.rewriting import rewrite
+from delaymq.config.properties_text import read_properties_file, rewrite
 
 SECRET_BYTES: Final = 32
 CERTIFICATE: Final = "tls.server.certPath"

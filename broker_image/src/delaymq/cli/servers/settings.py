@@ -9,7 +9,7 @@ import os
 import socket
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from delaymq.config import (
     ENVIRONMENT_PREFIX,
@@ -32,9 +32,9 @@ from delaymq.config.tls_keys import DEFAULT_FILE, NOT_IN_THE_FILE, TlsServerKeys
 COMMAND_VARIABLES: Final = frozenset(
     """
     DELAYMQ_ACCESS_KEY DELAYMQ_ROCKETMQ_SIGNATURE DELAYMQ_SECRET_KEY DELAYMQ_SECRET_KEY_FILE DELAYMQ_SECURITY_TOKEN
-    DELAYMQ_CONFIG DELAYMQ_CONTEXT DELAYMQ_HTTP DELAYMQ_HTTP_TOKEN DELAYMQ_KERNELS DELAYMQ_NAMESRV DELAYMQ_TLS
-    DELAYMQ_TLS_CA DELAYMQ_TLS_CERT DELAYMQ_TLS_INSECURE DELAYMQ_TLS_KEY DELAYMQ_TLS_KEY_PASSWORD
-    DELAYMQ_TLS_SERVER_NAME
+    DELAYMQ_CONFIG DELAYMQ_CONTEXT DELAYMQ_HTTP DELAYMQ_HTTP_PLAIN_SIGN_IN DELAYMQ_HTTP_TOKEN DELAYMQ_KERNELS
+    DELAYMQ_NAMESRV DELAYMQ_TLS DELAYMQ_TLS_CA DELAYMQ_TLS_CERT DELAYMQ_TLS_INSECURE DELAYMQ_TLS_KEY
+    DELAYMQ_TLS_KEY_PASSWORD DELAYMQ_TLS_SERVER_NAME
     """.split()  # noqa: SIM905  (names are read better than quotes)
 )
 """Variables that the other commands read."""
@@ -112,7 +112,7 @@ def broker_settings(
         beside = options.config.absolute().parent / "plain_acl.yml"
         defaults = {**defaults, "aclConfigPath": Given(str(beside), f"the folder of {options.config}")}
         layers[0] = defaults
-    return _with_token(resolve(BrokerConfig, *layers))
+    return _with_tokens(resolve(BrokerConfig, *layers))
 
 
 def namesrv_settings(
@@ -224,13 +224,17 @@ def _ignored_note(resolved: Resolved[Config]) -> list[str]:
     return [f"ignored keys without a meaning here: {shown}"]
 
 
-def _with_token(resolved: Resolved[Config]) -> Resolved[Config]:
-    path = resolved.config.http_token_file
+def _with_tokens(resolved: Resolved[BrokerConfig]) -> Resolved[BrokerConfig]:
+    return _with_token(_with_token(resolved), "httpMetricsToken", "http_metrics_token")
+
+
+def _with_token(resolved: Resolved[Config], key: str = "httpToken", field: str = "http_token") -> Resolved[Config]:
+    path = getattr(resolved.config, f"{field}_file")
     if not path:
         return resolved
-    if resolved.config.http_token:
+    if getattr(resolved.config, field):
         raise ConfigError(
-            f"httpToken ({resolved.origins['httpToken']}) and httpTokenFile ({resolved.origins['httpTokenFile']})"
+            f"{key} ({resolved.origins[key]}) and {key}File ({resolved.origins[f'{key}File']})"
             " are both set: keep one of them"
         )
     try:
@@ -238,11 +242,12 @@ def _with_token(resolved: Resolved[Config]) -> Resolved[Config]:
             token = file.read(MAX_TOKEN_BYTES).decode().splitlines()[0].strip()
     except (OSError, UnicodeDecodeError, IndexError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is empty or not UTF-8 text"
-        raise ConfigError(f"httpTokenFile: cannot read {path}: {why}") from error
+        raise ConfigError(f"{key}File: cannot read {path}: {why}") from error
     if not token:
-        raise ConfigError(f"httpTokenFile: the first line of {path} is empty: write the token there")
-    config = dataclasses.replace(resolved.config, http_token=token)
-    origins = {**resolved.origins, "httpToken": f"the file {path} (httpTokenFile)"}
+        raise ConfigError(f"{key}File: the first line of {path} is empty: write the token there")
+    values: dict[str, Any] = {field: token}
+    config = dataclasses.replace(resolved.config, **values)
+    origins = {**resolved.origins, key: f"the file {path} ({key}File)"}
     return dataclasses.replace(resolved, config=config, origins=origins)
 
 

@@ -1,7 +1,4 @@
-"""POST /api/v1/delay/changes: change a pending message or those of a group, pause and resume groups and topics.
-
-The token permits this for every topic, as it permits everything else that HTTP provides.
-"""
+"""POST /api/v1/delay/changes: change a pending message or those of a group, pause and resume groups and topics."""
 
 from typing import TYPE_CHECKING, Final
 
@@ -24,8 +21,9 @@ from delaymq.server.api.messages.send import due_at_ms
 from delaymq.server.api.routing import ApiError
 from delaymq.server.api.topics import no_topic
 from delaymq.server.http.responses import decode_json
+from delaymq.server.http.sign_in.accounts import caller_of
+from delaymq.server.http.sign_in.peers import peer_of
 from delaymq.store.errors import StoreError
-from delaymq.transport.addresses import end_of
 
 if TYPE_CHECKING:
     from delaymq.server.broker_server import BrokerServer
@@ -93,10 +91,10 @@ class DelayChangesHttp:
 
 
 def requester_of(request: web.Request) -> Requester:
-    """Return the client that sent a request; HTTP has no accounts. ConnectionResetError if it has disconnected."""
+    """Return the client that sent a request. ConnectionResetError if it has disconnected."""
     if request.transport is None:
         raise ConnectionResetError("the client disconnected before the change")
-    return Requester("", pack_host(*end_of(request.transport, "peername")))
+    return Requester(caller_of(request).name, pack_host(*peer_of(request)))
 
 
 async def wait_for_flush(server: "BrokerServer", end: int) -> None:

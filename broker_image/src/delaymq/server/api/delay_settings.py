@@ -1,7 +1,4 @@
-"""/api/v1/delay/settings: limits, promises and other settings of delayed messages by topic and account.
-
-The token permits all changes, as it permits everything else that HTTP provides: it belongs to administrators.
-"""
+"""/api/v1/delay/settings: limits, promises and other settings of delayed messages by topic and account."""
 
 import logging
 from collections.abc import Callable

@@ -44,12 +44,13 @@ async def groups(api: Api, query: GroupsQuery) -> Groups:
     total = 0
     for name in known:
         await slices.yield_if_due()
-        if wanted in name.lower() and (not names.is_system_group(name) or name in offset_topics):
+        is_shown = not names.is_system_group(name) or name in offset_topics
+        if is_shown and wanted in name.lower() and api.caller.sees_group(name):
             total += 1
             if name > query.after:
                 candidates.append(name)
     page, following = await page_of(candidates, query.limit)
-    rows = [await _row(broker, name, offset_topics.get(name, []), slices) for name in page]
+    rows = [await _row(api, name, offset_topics.get(name, []), slices) for name in page]
     return Groups(as_of_ms=broker.now_ms(), groups=rows, total=total, next=following)
 
 
@@ -62,10 +63,11 @@ async def group(api: Api, query: GroupQuery) -> GroupDetails:
     ]
     if name not in broker.groups.table and broker.clients.group(name, now_ms) is None and not offset_topics:
         raise ApiError(404, "no_such_group", f"this broker has no group {name[:255]!r}: see /api/v1/groups")
-    row = await _row(broker, name, offset_topics, slices)
+    row = await _row(api, name, offset_topics, slices)
     progress, truncated = await _progress(api, name, row.topics, slices)
     connected = broker.clients.group(name, now_ms)
     subscriptions = list(connected.subscriptions.values()) if connected is not None else []
+    subscriptions = [each for each in subscriptions if api.caller.sees_topic(each.topic)]
     members = _members(broker, name, now_ms)
     return GroupDetails(
         as_of_ms=now_ms,
@@ -89,10 +91,11 @@ async def _topics_by_group(broker: "Broker", slices: TimeSlices) -> dict[str, li
     return found
 
 
-async def _row(broker: "Broker", name: str, offset_topics: list[str], slices: TimeSlices) -> GroupRow:
-    now_ms = broker.now_ms()
+async def _row(api: Api, name: str, offset_topics: list[str], slices: TimeSlices) -> GroupRow:
+    """Return the row of a group, without topics that the caller may not know, and without their lag."""
+    broker, now_ms = api.broker, api.broker.now_ms()
     connected = broker.clients.group(name, now_ms)
-    topics, lag = await topics_and_lag(broker, name, offset_topics, slices)
+    topics, lag = await topics_and_lag(broker, name, offset_topics, slices, api.caller.sees_topic)
     low, high = broker.store.queue_bounds(names.dead_letter_topic(name), 0)
     return GroupRow(
         group=name,

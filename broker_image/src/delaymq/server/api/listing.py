@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from delaymq.message import names
 from delaymq.protocol.codes import ResponseCode
 from delaymq.protocol.command import Response
-from delaymq.server.api.messages.pending_list import ListQuery, pending_messages
+from delaymq.server.api.messages.pending_list import ListQuery, pending_messages, without_own_properties
 from delaymq.server.api.routing import Api, ApiError, parsed_query
 
 if TYPE_CHECKING:
@@ -35,8 +34,7 @@ class PendingPages:
             code = ResponseCode.SYSTEM_BUSY if error.status == _UNAVAILABLE else ResponseCode.SYSTEM_ERROR
             return Response(code, error.message)
         for row in found.messages:
-            for name in [each for each in row.properties if each.startswith(names.OWN_PREFIX)]:
-                del row.properties[name]
+            without_own_properties(row)
         return Response(ResponseCode.SUCCESS, None, {}, msgspec.json.encode(found))
 
     async def close(self) -> None:

@@ -17,11 +17,13 @@ _ABOUT: Final = (
 )
 _ALWAYS: Final = {
     400: "invalid parameter or body; the message states the reason",
-    401: "the token is missing or wrong",
-    403: "no token is configured for this address, or the Host or Origin header is not allowed",
+    401: "the token is missing or wrong, or the session has ended",
+    403: "the account lacks a role or permission; or no token is configured for this address, or the Host or Origin"
+    " header is not allowed",
     408: "the body did not arrive in time",
     413: "the body is too large",
     415: "the content type is not JSON",
+    429: "the account has exceeded a quota, or too many sign-ins have failed",
     503: "busy or temporarily unavailable; code `shortage`: out of descriptors, memory or threads",
 }
 _RETRY_AFTER: Final = {
@@ -58,7 +60,19 @@ def description(routes: tuple[Route, ...]) -> dict[str, Any]:
         "paths": paths,
         "components": {
             "schemas": components,
-            "securitySchemes": {"token": {"type": "http", "scheme": "bearer", "description": "httpToken"}},
+            "securitySchemes": {
+                "token": {
+                    "type": "http",
+                    "scheme": "bearer",
+                    "description": "httpToken, or the token of a session",
+                },
+                "session": {
+                    "type": "apiKey",
+                    "in": "cookie",
+                    "name": "delaymq-session-…",
+                    "description": "session of a browser; over TLS, the name begins with __Host-",
+                },
+            },
         },
     }
 
@@ -83,7 +97,7 @@ def _operation(route: Route, by_type: dict[int, dict[str, Any]]) -> dict[str, An
     schema: dict[str, Any] = {"type": "object"} if route.answer is dict else by_type.get(id(route.answer), {})
     answers: dict[int, dict[str, Any]] = {}
     answers[route.status] = {"description": "success", "content": {route.content: {"schema": schema}}}
-    for status in sorted({*_ALWAYS, *route.refusals} - ({401, 403} if route.is_open else set())):
+    for status in sorted({*_ALWAYS, *route.refusals} - ({401, 403} if route.needs.is_open else set())):
         answers[status] = {
             "description": _ALWAYS.get(status, http.HTTPStatus(status).phrase),
             "content": {JSON: {"schema": by_type[id(Refusal)]}},
@@ -93,10 +107,11 @@ def _operation(route: Route, by_type: dict[int, dict[str, Any]]) -> dict[str, An
     operation: dict[str, Any] = {
         "operationId": _operation_id(route),
         "summary": route.summary,
+        "description": f"With access control, this needs {route.needs.text}.",
         "parameters": _parameters(route.query, route.path) if route.query is not None else [],
         "responses": {str(status): answer for status, answer in answers.items()},
         # On loopback, a broker without a token requires none.
-        "security": [] if route.is_open else [{"token": []}, {}],
+        "security": [] if route.needs.is_open else [{"token": []}, {"session": []}, {}],
     }
     if (body := _body(route)) is not None:
         operation["requestBody"] = {"required": True, "content": {JSON: {"schema": by_type.get(id(body), {})}}}

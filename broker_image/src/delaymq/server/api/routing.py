@@ -1,18 +1,25 @@
 """Infrastructure of /api/v1: routes with their parameters and responses, errors, and reading in threads."""
 
 import asyncio
+import copy
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias, TypeVar
 
 import msgspec
 from aiohttp import web
 
+from delaymq.protocol.errors import RequestError
+from delaymq.server.http import responses
 from delaymq.server.http.responses import decode_json, error_response, json_response
+from delaymq.server.http.sign_in.accounts import caller_of
+from delaymq.server.http.sign_in.callers import EVERYTHING, Caller
+from delaymq.server.http.sign_in.needs import Needs
 from delaymq.server.log_reader import LogFiles
 
 if TYPE_CHECKING:
@@ -27,6 +34,8 @@ MAX_WAITING: Final = 64
 """Maximum requests waiting for one of these threads; further ones get 503."""
 MAX_WAIT_S: Final = 5.0
 JSON: Final = "application/json"
+_ANY_CODE: Final = 0
+"""Request code of which quotas count the requests."""
 
 Limit = Annotated[int, msgspec.Meta(ge=1, le=MAX_PAGE, description="maximum rows in the response")]
 Name = Annotated[str, msgspec.Meta(max_length=255)]
@@ -39,14 +48,8 @@ class Query(msgspec.Struct, rename="camel", kw_only=True, forbid_unknown_fields=
     """Parameters of a request, from its path and query string."""
 
 
-class ApiError(Exception):
-    """Error response: HTTP status, machine-readable code and message."""
-
-    def __init__(self, status: int, code: str, message: str) -> None:
-        super().__init__(message)
-        self.status = status
-        self.code = code
-        self.message = message
+ApiError: TypeAlias = responses.ApiError
+"""Error response as an exception."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +67,8 @@ class Route:
     answer: Any
     """Type of the JSON response; None: not JSON."""
     _: KW_ONLY
+    needs: Needs
+    """What the caller needs; without a default, so that no route is open by mistake."""
     query: type[Query] | None = None
     body: Any = None
     """Type of the request body; `object` for any JSON, which is ignored."""
@@ -73,8 +78,6 @@ class Route:
     content: str = JSON
     refusals: tuple[int, ...] = ()
     """Error statuses besides those that every request may get."""
-    is_open: bool = False
-    """Whether the operation needs no token."""
     of_master: bool = False
     """Whether replicas refuse the operation with 409, because it changes what they receive from their master."""
     receives_body: bool = False
@@ -100,9 +103,16 @@ class Api:
         """All routes; set by `add_routes`."""
         self.resending = asyncio.Lock()
         """Held while dead letters are resent."""
-        self._reads = asyncio.Semaphore(MAX_READS)
-        self._waiting = 0
+        self.caller: Caller = EVERYTHING
+        """Sender of the request."""
+        self._reads = _Reads()
         self._threads = ThreadPoolExecutor(MAX_READS, thread_name_prefix="http-api")
+
+    def of(self, caller: Caller) -> "Api":
+        """Return the context of a request of `caller`, which shares everything else."""
+        other = copy.copy(self)
+        other.caller = caller
+        return other
 
     @property
     def broker(self) -> "Broker":
@@ -116,20 +126,21 @@ class Api:
     @asynccontextmanager
     async def reading(self) -> AsyncIterator[None]:
         """Acquire a permit for reading; raise ApiError 503 if none becomes available in time. Must not be nested."""
-        if self._waiting >= MAX_WAITING:
+        reads = self._reads
+        if reads.waiting >= MAX_WAITING:
             raise _busy()
-        self._waiting += 1
+        reads.waiting += 1
         try:
             async with asyncio.timeout(MAX_WAIT_S):
-                await self._reads.acquire()
+                await reads.permits.acquire()
         except TimeoutError:
             raise _busy() from None
         finally:
-            self._waiting -= 1
+            reads.waiting -= 1
         try:
             yield
         finally:
-            self._reads.release()
+            reads.permits.release()
 
     def in_thread(self, function: Callable[..., T], *arguments: Any) -> asyncio.Future[T]:
         """Run `function(*arguments)` in a thread; call it within `reading`."""
@@ -138,6 +149,14 @@ class Api:
     def log_files(self) -> LogFiles:
         """Return a view of the current commit log, for threads."""
         return LogFiles(self.broker.store)
+
+
+class _Reads:
+    """Permits for reading, and the number of requests that wait for one."""
+
+    def __init__(self) -> None:
+        self.permits = asyncio.Semaphore(MAX_READS)
+        self.waiting = 0
 
 
 def _busy() -> ApiError:
@@ -157,7 +176,7 @@ def add_routes(app: web.Application, api: Api, routes: tuple[Route, ...]) -> Non
                 owners[route.owner] = owner = _made(route, api.server)
                 if hasattr(owner, "close"):
                     app.on_cleanup.append(owner.close)
-            handler = _method_handler(route, getattr(owners[route.owner], route.handle.__name__))
+            handler = _method_handler(api, route, getattr(owners[route.owner], route.handle.__name__))
         if route.of_master:
             handler = _of_master(api, handler)
         if route.method == "GET":
@@ -173,12 +192,15 @@ def _made(route: Route, server: "BrokerServer") -> Any:
 def _handler(api: Api, route: Route) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
     async def handle(request: web.Request) -> web.StreamResponse:
         try:
+            caller = caller_of(request)
+            _charge(api, caller)
             arguments: list[Any] = []
             if route.query is not None:
-                arguments.append(_parameters(request, route.query))
+                arguments.append(parameters_of(request, route.query))
+            route.needs.check(caller, arguments[0] if arguments else None)
             if route.body is not None:
                 arguments.append(await _json(request, route.body))
-            answer = await route.handle(api, *arguments)
+            answer = await route.handle(api.of(caller), *arguments)
         except ApiError as error:
             return error_response(error.status, error.code, error.message)
         return json_response(answer, route.status)
@@ -187,16 +209,42 @@ def _handler(api: Api, route: Route) -> Callable[[web.Request], Awaitable[web.St
 
 
 def _method_handler(
-    route: Route, method: Callable[[web.Request], Awaitable[object]]
+    api: Api, route: Route, method: Callable[[web.Request], Awaitable[object]]
 ) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
     async def handle(request: web.Request) -> web.StreamResponse:
         try:
+            if not route.needs.is_open:
+                if not route.receives_body:  # a send is counted as one
+                    _charge(api, caller_of(request))
+                await _check_method(request, route)
             answer = await method(request)
         except ApiError as error:
             return error_response(error.status, error.code, error.message)
         return answer if isinstance(answer, web.StreamResponse) else json_response(answer, route.status)
 
     return handle
+
+
+def _charge(api: Api, caller: Caller) -> None:
+    """Count a request for the quotas of its account. ApiError 429 beyond one."""
+    access = api.broker.access
+    if caller.account is None or access is None:
+        return
+    try:
+        access.usages.count(caller.account, access.rules.accounts, _ANY_CODE)
+    except RequestError as error:
+        raise ApiError(429, "quota_exceeded", error.remark) from None
+
+
+async def _check_method(request: web.Request, route: Route) -> None:
+    """Check the needs of a route whose handler receives the request. Raises ApiError 403."""
+    named: object = SimpleNamespace(**request.match_info)
+    if route.needs.in_body is not None:
+        try:
+            named = decode_json(await request.read(), route.needs.in_body)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return  # the handler rejects it with a better message
+    route.needs.check(caller_of(request), named)
 
 
 def _of_master(
@@ -210,7 +258,8 @@ def _of_master(
     return handle
 
 
-def _parameters(request: web.Request, kind: type[Query]) -> Query:
+def parameters_of(request: web.Request, kind: type[Q]) -> Q:
+    """Return the parameters in the path and query string of a request. ApiError if one of them is invalid."""
     values: dict[str, str] = dict(request.match_info)
     for name, value in request.query.items():
         if name in values:

@@ -60,7 +60,8 @@ async def topics(api: Api, query: TopicsQuery) -> Topics:
     candidates = []
     for name in list(broker.topics.table):
         await slices.yield_if_due()
-        if wanted in name.lower() and query.kind in ("all", kind_of(broker, name)):
+        is_wanted = wanted in name.lower() and query.kind in ("all", kind_of(broker, name))
+        if is_wanted and api.caller.sees_topic(name):
             total += 1
             if name > query.after:
                 candidates.append(name)
@@ -100,7 +101,7 @@ async def topic(api: Api, query: TopicQuery) -> TopicDetails:
     row.last_stored_ms = times[0]
     for queue, time_ms in zip(queues, times[1:], strict=True):
         queue.last_stored_ms = time_ms
-    groups = await groups_of(broker, query.topic, slices)
+    groups = [name for name in await groups_of(broker, query.topic, slices) if api.caller.sees_group(name)]
     return TopicDetails(
         as_of_ms=broker.now_ms(),
         pending_bytes=None if row.pending is None else broker.delivery.timeline.partitions.totals(query.topic).bytes,

@@ -10,30 +10,29 @@ from aiohttp.typedefs import Handler, Middleware
 
 from delaymq.audit.log import Attempt
 from delaymq.message.ids import network_of, pack_host
-from delaymq.server.audit.routes import CHANGES, READING_METHODS, Key, change_at, names_in_body
-from delaymq.transport.addresses import end_of, host_and_port
+from delaymq.server.audit.routes import CHANGES, READING_METHODS, SESSION_PATH, Key, change_at, names_in_body
+from delaymq.server.http.sign_in.accounts import CALLER, STATED
+from delaymq.server.http.sign_in.peers import peer_of
+from delaymq.transport.addresses import host_and_port
 
 if TYPE_CHECKING:
     from delaymq.api_types.audit import AuditResult
     from delaymq.audit.log import AuditLog
 
-PEER_HEADER: Final = "DelayMQ-Peer"
-"""Address of the client in requests that a supervisor forwards. Nobody else can send it: it needs the inner token."""
-FORWARDED: Final = "delaymq.forwarded"
+FORWARDED: Final = web.RequestKey("delaymq.forwarded", bool)
 """Key of a request that was forwarded to a group, whose broker records it."""
 SUMMARY_BYTES: Final = 8 * 1024
 """Longest error response whose message is recorded."""
 _UNPROVEN: Final = (401, 403)
 _UNCONFIRMED: Final = frozenset({"not_flushed", "not_replicated"})
 """Codes of error responses to changes that are in effect."""
-_NOWHERE: Final = ("0.0.0.0", 0)
 
 
-def auditing(log: AuditLog, *, has_token: bool, is_inner: bool = False, prefix: str = "") -> Middleware:
+def auditing(log: AuditLog, *, has_token: bool, prefix: str = "") -> Middleware:
     """Return a middleware that records changes and refused attempts.
 
-    `is_inner`: requests come from the supervisor. `prefix`: this is the supervisor, which only records what it refuses
-    itself; paths of groups start with it.
+    `has_token`: requests that were not refused had a token, or are those of an account. `prefix`: this is the
+    supervisor, which records sign-ins and what it refuses itself; paths of groups start with it.
     """
 
     @web.middleware
@@ -55,7 +54,8 @@ def auditing(log: AuditLog, *, has_token: bool, is_inner: bool = False, prefix: 
     def record(request: web.Request, key: Key, named: dict[str, str], status: int, code: str, message: str) -> None:
         body = getattr(request, "_read_bytes", None) or b""  # not there if it was refused before it was read
         action, more = names_in_body(CHANGES[key], body)
-        peer = _peer(request, is_inner)
+        peer, caller = peer_of(request), request.get(CALLER)
+        account = request.get(STATED, "") if caller is None else caller.name
         attempt = Attempt(
             via="http",
             action=action,
@@ -63,7 +63,8 @@ def auditing(log: AuditLog, *, has_token: bool, is_inner: bool = False, prefix: 
             network=_network(peer),
             route=" ".join(key),
             target={**named, **more},
-            verified=has_token and status not in _UNPROVEN,
+            account=account,
+            verified=caller is not None and (bool(caller.name) or (has_token and status not in _UNPROVEN)),
             secrets=_secrets(request),
         )
         log.record(attempt, _result(status, code), status, message)
@@ -74,6 +75,8 @@ def auditing(log: AuditLog, *, has_token: bool, is_inner: bool = False, prefix: 
 def _change_in(request: web.Request, prefix: str) -> tuple[Key, dict[str, str]] | None:
     """Return the changing route of a request, and the names in its path. None: it is not one."""
     if prefix:
+        if request.path == SESSION_PATH:
+            return change_at(request.method, request.path)
         if not request.path.startswith(prefix):
             return None
         broker, _, path = request.path.removeprefix(prefix).partition("/")
@@ -88,16 +91,6 @@ def _result(status: int, code: str) -> AuditResult:
     if not status or code in _UNCONFIRMED:
         return "unconfirmed"
     return "done" if status < 400 else "refused"
-
-
-def _peer(request: web.Request, is_inner: bool) -> tuple[str, int]:
-    if is_inner:
-        host, _, port = request.headers.get(PEER_HEADER, "").rpartition(":")
-        try:
-            return host.strip("[]"), int(port)
-        except ValueError:
-            return _NOWHERE
-    return _NOWHERE if request.transport is None else end_of(request.transport, "peername")
 
 
 def _network(peer: tuple[str, int]) -> bytes:

@@ -30,7 +30,10 @@ def _change(action: str, action_member: str = "", **members: str) -> RouteChange
     return RouteChange(action, members, action_member)
 
 
+SESSION_PATH: Final = "/api/v1/session"
 CHANGES: Final[Mapping[Key, RouteChange]] = {
+    ("POST", SESSION_PATH): _change("session.sign-in"),
+    ("DELETE", SESSION_PATH): _change("session.sign-out"),
     ("PUT", "/api/v1/log-level"): _change("log-level.set", level="level"),
     ("POST", "/api/v1/drain"): _change("broker.drain", mode="mode"),
     ("POST", "/api/v1/decommission"): _change("broker.decommission"),

@@ -1,8 +1,9 @@
 """HTTP interface of a supervisor: probes, sums over its groups, and forwarding to one group.
 
 Requests below /brokers/NAME/ are forwarded to the HTTP server of that group, which has the interface of a broker. The
-supervisor checks the token of a request, and replaces it by the one of the groups' servers. Requests for paths that
-need no token are forwarded without one, so that a group decides again which paths are open.
+supervisor checks the token or the session of a request, and replaces it by the token of the groups' servers and the
+name of the account, whose rights the group checks. Requests for paths that need no token are forwarded without one, so
+that a group decides again which paths are open. Sessions are those of the supervisor, for all groups.
 """
 
 from __future__ import annotations
@@ -23,14 +24,18 @@ from delaymq.api_types.base import Problem
 from delaymq.api_types.broker import Alive, NotAlive, Ready
 from delaymq.api_types.cluster import BrokerProcess, Brokers
 from delaymq.api_types.totals import Totals
-from delaymq.server.audit.http import FORWARDED, PEER_HEADER, auditing
+from delaymq.server.api.sessions.endpoints import SessionHttp
+from delaymq.server.audit.http import FORWARDED, auditing
 from delaymq.server.groups.merging import merged_metrics, merged_totals
-from delaymq.server.http.guard import GROUP_PREFIX, is_open_path
+from delaymq.server.http.guard import GROUP_PREFIX, METRICS_PATH, SESSION_PATH, guard, is_open_path, path_of_broker
 from delaymq.server.http.http_server import MAX_BODY_BYTES, NOT_ENCODED, HttpServer, abort, serve
-from delaymq.server.http.responses import error_response, json_response, readiness
+from delaymq.server.http.responses import ApiError, error_response, json_response, readiness
+from delaymq.server.http.sign_in.accounts import ACCOUNT_HEADER, HttpAccounts, caller_of
+from delaymq.server.http.sign_in.callers import READ
+from delaymq.server.http.sign_in.peers import PEER_HEADER, peer_of
 from delaymq.server.listening import LOOPBACK
 from delaymq.server.metrics.exposition import CONTENT_TYPE
-from delaymq.transport.addresses import end_of, host_and_port
+from delaymq.transport.addresses import host_and_port
 
 if TYPE_CHECKING:
     from delaymq.server.groups.group_process import GroupProcess
@@ -66,6 +71,11 @@ class Front:
 
     def __init__(self, supervisor: Supervisor) -> None:
         self._supervisor = supervisor
+        rules, config = supervisor.rules, supervisor.config
+        self.accounts = None if rules is None else HttpAccounts(lambda: rules.accounts, config)
+        if rules is not None and self.accounts is not None:
+            rules.on_changed = self.accounts.review
+        self._has_closed_metrics = bool(config.http_metrics_token)
         self._groups = {group.name: group for group in supervisor.groups}
         self._forwarding = dict.fromkeys(self._groups, 0)
         self._authorization = {"Authorization": f"Bearer {supervisor.http_token}"}
@@ -109,6 +119,8 @@ class Front:
 
     async def totals(self, request: web.Request) -> web.Response:
         """/api/v1/totals: the sums of all groups that respond."""
+        if caller_of(request).role < READ:
+            return error_response(403, "role_needed", "the totals of all brokers need the role read")
         totals = await self._once("totals", self._totals)
         if totals is None:
             return error_response(503, "broker_down", "no broker responds: see the log for the reason")
@@ -117,6 +129,25 @@ class Front:
     async def brokers(self, request: web.Request) -> web.Response:
         """/api/v1/brokers: the groups, and where the HTTP interface of each is."""
         return json_response(Brokers(brokers=[_row(group) for group in self._groups.values()]))
+
+    async def session(self, request: web.Request) -> web.StreamResponse:
+        """/api/v1/session, also below the path of a group: sign in and out for all groups."""
+        name = request.match_info.get("broker")
+        group = None if name is None else self._groups.get(name)
+        if name is not None and group is None:
+            return self._unknown(name)
+        report = None if group is None else group.report
+        handlers = SessionHttp.of(self.accounts, name, None if report is None else report.address)
+        try:
+            match request.method:
+                case "POST":
+                    return await handlers.sign_in(request)
+                case "DELETE":
+                    return await handlers.sign_out(request)
+                case _:
+                    return json_response(await handlers.session(request))
+        except ApiError as error:
+            return error_response(error.status, error.code, error.message)
 
     async def index(self, request: web.Request) -> web.Response:
         """/: links to the groups' consoles."""
@@ -207,8 +238,7 @@ class Front:
         name = request.match_info["broker"]
         group = self._groups.get(name)
         if group is None:
-            known = ", ".join([*self._groups][:SHOWN_NAMES])
-            return error_response(404, "broker_not_found", f"no broker {name[:64]!r} here: use one of {known}")
+            return self._unknown(name)
         if group.report is None:
             return error_response(503, "broker_down", f"broker {name} is not running: {group.state}")
         if self._forwarding[name] >= MAX_FORWARDED:
@@ -219,12 +249,20 @@ class Front:
         finally:
             self._forwarding[name] -= 1
 
+    def _unknown(self, name: str) -> web.Response:
+        known = ", ".join([*self._groups][:SHOWN_NAMES])
+        return error_response(404, "broker_not_found", f"no broker {name[:64]!r} here: use one of {known}")
+
     async def _forwarded(self, request: web.Request, port: int) -> web.StreamResponse:
         headers = {name: request.headers[name] for name in _TO_GROUP if name in request.headers}
-        if not is_open_path(request.path):
+        is_closed_path = self._has_closed_metrics and path_of_broker(request.path) == METRICS_PATH
+        if is_closed_path:
             headers |= self._authorization
-        if request.transport is not None:
-            headers[PEER_HEADER] = host_and_port(*end_of(request.transport, "peername"))
+        elif not is_open_path(request.path):
+            headers |= self._authorization
+            if name := caller_of(request).name:
+                headers[ACCOUNT_HEADER] = quote(name, safe="")
+        headers[PEER_HEADER] = host_and_port(*peer_of(request))
         request[FORWARDED] = True
         target = request.rel_url.raw_path.split("/", 3)[3]
         if request.rel_url.raw_query_string:
@@ -293,9 +331,16 @@ async def front_http(supervisor: Supervisor, bound: socket) -> HttpServer:
         (GROUP_PREFIX + "{broker}", front.console),
     ):
         app.router.add_get(path, handler)
+    for path in (SESSION_PATH, GROUP_PREFIX + "{broker}" + SESSION_PATH):
+        app.router.add_get(path, front.session)
+        app.router.add_post(path, front.session)
+        app.router.add_delete(path, front.session)
     app.router.add_route("*", _ROUTE, front.forward)
     app.router.add_route("*", "/{path:.*}", front.elsewhere)
     config = supervisor.config
     audited = auditing(supervisor.audit, has_token=bool(config.http_token), prefix=GROUP_PREFIX)
     own_bodies, names, tls = [_CANONICAL_ROUTE], config.own_http_names, supervisor.tls.for_http
-    return await serve(app, bound, config.http_host, config.http_token, names, own_bodies, audited, tls=tls)
+    guarded = guard(
+        config.http_host, config.http_token, names, accounts=front.accounts, metrics_token=config.http_metrics_token
+    )
+    return await serve(app, bound, config.http_host, config.http_token, names, own_bodies, audited, guarded, tls=tls)

@@ -15,9 +15,11 @@ from os import getpid
 from typing import TYPE_CHECKING, Final
 
 from delaymq import clock
+from delaymq.access.errors import AccessError
 from delaymq.config import BrokerConfig, NamesrvConfig
 from delaymq.config.running import RunningSettings
 from delaymq.server.audit.opening import audit_log
+from delaymq.server.errors import ServerError
 from delaymq.server.groups.group_process import GroupProcess
 from delaymq.server.groups.handoff import Handoff
 from delaymq.server.http.loader import load
@@ -28,10 +30,13 @@ from delaymq.server.standalone import with_own_name_server
 from delaymq.server.tls.server_tls import ServerTls
 
 if TYPE_CHECKING:
+    from delaymq.broker.access.rules import Rules
     from delaymq.server.http.http_server import HttpServer
 
 SUPERVISOR: Final = "supervisor"
 """Name of a supervisor in the audit log."""
+RULES_INTERVAL_S: Final = 2.0
+"""Interval between checks for changed rules, which end sessions; each group checks its own."""
 _EXIT_FAILED: Final = 70
 
 _logger = logging.getLogger(__name__)
@@ -70,15 +75,20 @@ class Supervisor:
         ]
         self.tls: ServerTls
         """TLS of the HTTP port; set by `start`."""
+        self.rules: Rules | None = None
+        """Rules of the groups, by which accounts sign in; None without access control."""
         self.is_stopping = False
         self._shared_keys: dict[str, str] = {}
         self._on_failed = on_failed
         self._tasks: list[asyncio.Task[None]] = []
+        self._reloading: asyncio.Task[None] | None = None
         self._http: HttpServer | None = None
 
     async def start(self) -> None:
         """Open the ports of this process and start the groups' processes; raise ServerError or NamesrvError."""
         raise_descriptor_limit()
+        if self.config.acl_enable:
+            self.rules = await self._load_rules()
         bound = bind(self.config.http_host, self.config.http_port, "the HTTP port")
         try:
             self.tls = ServerTls(self.config)
@@ -91,12 +101,16 @@ class Supervisor:
             self.tls.start()
         self._shared_keys = self._keys_of_all(bound)
         self._tasks = [asyncio.create_task(self._keep(group)) for group in self.groups]
+        if self.rules is not None:
+            self._reloading = asyncio.create_task(self._reload(self.rules))
         module = await load("delaymq.server.groups.front")  # while the groups start
         self._http = await module.front_http(self, bound)
 
     async def stop(self) -> None:
         """Stop the groups, then the NameServer and HTTP."""
         self.is_stopping = True
+        if self._reloading is not None:
+            self._reloading.cancel()
         for group in self.groups:
             group.stop()
         await asyncio.gather(*self._tasks)
@@ -118,6 +132,25 @@ class Supervisor:
         if self.namesrv is not None:
             keys["namesrvAddr"] = with_own_name_server(self.config.namesrv_addr, self.namesrv)
         return keys
+
+    async def _load_rules(self) -> Rules:
+        from delaymq.broker.access.rules import Rules  # most servers have no accounts
+
+        try:
+            return await asyncio.to_thread(Rules, self.config.acl_path, clock.now_ms)
+        except AccessError as error:
+            raise ServerError(str(error)) from error
+
+    async def _reload(self, rules: Rules) -> None:
+        """Load changed rule files, like each group."""
+        while True:
+            await asyncio.sleep(RULES_INTERVAL_S)
+            try:
+                task = rules.reload_task()
+                await asyncio.to_thread(task.run)
+                task.finish()
+            except Exception:
+                _logger.exception("cannot reload the rules of access control")
 
     def _handoff(self, keys: dict[str, str]) -> Handoff:
         return Handoff(getpid(), self.http_token, {**self._shared_keys, **keys})

@@ -1,4 +1,4 @@
-"""Access checks: the token, and protection against requests from other sites through a user's browser.
+"""Access checks: the token, sessions of accounts, and protection against other sites in a user's browser.
 
 Without a token, everything is open to this machine, including its browsers. A page of another origin could send forms
 (so changes require a JSON content type and the same origin), or resolve its own name to 127.0.0.1 and read the
@@ -9,7 +9,7 @@ browsers do not add the token to cross-origin requests.
 import hmac
 import ipaddress
 from typing import Final
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
@@ -17,9 +17,14 @@ from aiohttp.typedefs import Handler, Middleware
 from delaymq.config.checks import is_loopback
 from delaymq.server.console import is_console_path
 from delaymq.server.http.responses import error_response
+from delaymq.server.http.sign_in.accounts import ACCOUNT_HEADER, CALLER, HttpAccounts, caller_of
+from delaymq.server.http.sign_in.callers import EVERYTHING, READ
+from delaymq.server.http.sign_in.peers import PEER, PEER_HEADER, forwarded_peer
 
 OPEN_PATHS: Final = frozenset({"/livez", "/readyz", "/metrics"})
 """Paths that probes and Prometheus read without a token."""
+METRICS_PATH: Final = "/metrics"
+SESSION_PATH: Final = "/api/v1/session"
 READING_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 JSON: Final = "application/json"
 
@@ -28,40 +33,95 @@ GROUP_PREFIX: Final = "/brokers/"
 """Prefix of a path that a supervisor forwards to one of its broker groups; the group's name and path follow."""
 
 
+def path_of_broker(path: str) -> str:
+    """Return a path without the prefix by which a supervisor serves one of its groups."""
+    if path.startswith(GROUP_PREFIX):
+        return "/" + path.removeprefix(GROUP_PREFIX).partition("/")[2]
+    return path
+
+
 def is_open_path(path: str) -> bool:
     """Return whether a path is served without a token."""
-    if path.startswith(GROUP_PREFIX):
-        path = "/" + path.removeprefix(GROUP_PREFIX).partition("/")[2]
+    path = path_of_broker(path)
     return path in OPEN_PATHS or is_console_path(path)
 
 
-def guard(host: str, token: str, own_names: tuple[str, ...] = ()) -> Middleware:
-    """Return a middleware that requires the token, or, on loopback without a token, rejects cross-origin changes.
+def guard(
+    host: str,
+    token: str,
+    own_names: tuple[str, ...] = (),
+    *,
+    accounts: HttpAccounts | None = None,
+    metrics_token: str = "",
+    is_inner: bool = False,
+) -> Middleware:
+    """Return a middleware that finds out who sends a request, and rejects the others and cross-origin changes.
 
-    `host` is the bound address; `own_names` are accepted names besides localhost.
+    `host` is the bound address; `own_names` are accepted names besides localhost. With `accounts`, a session is
+    accepted as well as the token, and nothing is open on loopback. `is_inner`: requests come from a supervisor, which
+    has the token and may state an account. `metrics_token` closes /metrics.
     """
     is_loopback_only = is_loopback(host)
     names = frozenset(name.lower() for name in own_names)
 
+    def refusal_of(request: web.Request, path: str) -> web.Response | None:
+        if path == METRICS_PATH and _states(request, metrics_token):
+            return None
+        if accounts is not None and not is_inner:
+            if path == SESSION_PATH and request.method == "POST":
+                return accounts.foreign_sign_in(request)
+            refusal = accounts.identify(request)
+        elif path == METRICS_PATH and not token:
+            return _without_token(request, metrics_token)
+        else:
+            refusal = unnamed_refusal(request)
+        if refusal is None and path == METRICS_PATH and caller_of(request).role < READ:
+            return error_response(403, "role_needed", "/metrics needs the role read, or the token of httpMetricsToken")
+        return refusal
+
+    def unnamed_refusal(request: web.Request) -> web.Response | None:
+        request[CALLER] = EVERYTHING
+        if is_inner:
+            refusal = _without_token(request, token)
+            return _forwarded(request, accounts) if refusal is None else refusal
+        if token:
+            return _without_token(request, token)
+        if is_loopback_only:
+            return _foreign(request, names)
+        message = "no token is configured: set httpToken, or listen on loopback only (httpHost=127.0.0.1)"
+        return error_response(403, "token_not_configured", message)
+
     @web.middleware
     async def guarded(request: web.Request, handler: Handler) -> web.StreamResponse:
-        if is_open_path(request.path):
+        path = path_of_broker(request.path)
+        if is_open_path(path) and not (path == METRICS_PATH and metrics_token):
             return await handler(request)
-        if token:
-            refusal = _without_token(request, token)
-        elif is_loopback_only:
-            refusal = _foreign(request, names)
-        else:
-            message = "no token is configured: set httpToken, or listen on loopback only (httpHost=127.0.0.1)"
-            refusal = error_response(403, "token_not_configured", message)
+        refusal = refusal_of(request, path)
         return await handler(request) if refusal is None else refusal
 
     return guarded
 
 
-def _without_token(request: web.Request, token: str) -> web.Response | None:
+def _states(request: web.Request, token: str) -> bool:
     stated = request.headers.get("Authorization", "")
-    if hmac.compare_digest(stated.encode(errors="replace"), f"Bearer {token}".encode()):
+    return hmac.compare_digest(stated.encode(errors="replace"), f"Bearer {token}".encode())
+
+
+def _forwarded(request: web.Request, accounts: HttpAccounts | None) -> web.Response | None:
+    """Let a request of a supervisor have the sender and the account that it states."""
+    request[PEER] = forwarded_peer(request.headers.get(PEER_HEADER, ""))
+    stated = request.headers.get(ACCOUNT_HEADER)
+    if stated is None:
+        return None
+    caller = None if accounts is None else accounts.caller_of(unquote(stated))
+    if caller is None:
+        return error_response(401, "session_ended", "the account does not exist on this broker: sign in again")
+    request[CALLER] = caller
+    return None
+
+
+def _without_token(request: web.Request, token: str) -> web.Response | None:
+    if _states(request, token):
         return None
     refusal = error_response(
         401, "unauthorized", "the token is missing or wrong: send the header Authorization: Bearer TOKEN (httpToken)"

@@ -76,19 +76,21 @@ async def serve(
     own_names: tuple[str, ...] = (),
     own_bodies: Collection[str] = (),
     audited: Middleware | None = None,
+    guarded: Middleware | None = None,
     tls: TlsAcceptor | None = None,
 ) -> HttpServer:
     """Serve `app` on a bound socket; `host` is the bound address, `own_names` are further accepted names.
 
     Handlers of the paths in `own_bodies` receive the request bodies, and limit their size and time. `audited` records
-    requests, including those that are refused here. With `tls`, which the server then closes, it serves only HTTPS.
+    requests, including those that are refused here. `guarded` is a guard with accounts. With `tls`, which the server
+    then closes, it serves only HTTPS.
     """
     busy: set[asyncio.BaseTransport] = set()
     app.middlewares.append(_marks_busy(busy))
     if audited is not None:
         app.middlewares.append(audited)
     app.middlewares.append(errors_as_json)
-    app.middlewares.append(guard(host, token, own_names))
+    app.middlewares.append(guarded or guard(host, token, own_names))
     app.middlewares.append(_complete_bodies(frozenset(own_bodies)))
     app.on_response_prepare.append(add_headers)
     # aiohttp would log malformed requests with a traceback; our own failures are logged in responses.py.

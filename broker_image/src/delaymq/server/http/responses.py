@@ -30,6 +30,16 @@ _logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
+class ApiError(Exception):
+    """Error response: HTTP status, machine-readable code and message."""
+
+    def __init__(self, status: int, code: str, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.message = message
+
+
 def decode_json(data: bytes, kind: type[T]) -> T:
     """Decode the JSON `data` as `kind`, where 5.0 counts as an integer; raise msgspec.DecodeError if it is invalid."""
     try:

@@ -65,6 +65,8 @@ async def _dead_letter(api: Api, group: str, message_id: str) -> Record:
     if read is None or offset_message_id(read.record.store_host, read.record.physical_offset) != message_id:
         raise _no_such_message()
     topic = names.dead_letter_topic(group)
+    if read.record.topic != topic and not api.caller.sees_topic(read.record.topic):
+        raise _no_such_message()
     if read.record.topic != topic:
         raise ApiError(409, "not_a_dead_letter", f"the message is in topic {read.record.topic}, not in {topic}")
     async with api.reading():

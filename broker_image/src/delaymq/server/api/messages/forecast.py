@@ -6,7 +6,7 @@ from typing import Final
 from delaymq.api_types.forecast import DueRange, Forecast, TopicForecast
 from delaymq.schedule.buckets import HORIZONS_MS, BoundedCounts, by_horizon, horizon_counts
 from delaymq.schedule.timeline.inspection import count_each_by_due
-from delaymq.server.api.messages.pending import Kind
+from delaymq.server.api.messages.pending import Kind, shown_to
 from delaymq.server.api.messages.selection import Selection
 from delaymq.server.api.messages.timed import reading_index
 from delaymq.server.api.routing import Api, Limit, Name, Query
@@ -40,7 +40,7 @@ class ForecastQuery(Query):
 async def forecast(api: Api, query: ForecastQuery) -> Forecast:
     """Return the numbers of messages that will be due."""
     delivery, now_ms = api.broker.delivery, api.broker.now_ms()
-    selection = Selection(delivery.timeline, topic=query.topic, kind=query.kind)
+    selection = Selection(delivery.timeline, topic=query.topic, kind=query.kind, is_shown=shown_to(api.caller))
     counts = BoundedCounts([now_ms + ms for ms in _OFFSETS_MS])
     with reading_index():
         await selection.count_by_due(counts)

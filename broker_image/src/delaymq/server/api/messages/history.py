@@ -28,6 +28,7 @@ from delaymq.server.api.messages.search import (
     MAX_FOUND,
     PENDING_TOPICS,
     find,
+    not_found,
     place_of,
     real_topic,
     row_of,
@@ -66,16 +67,20 @@ async def message(api: Api, query: MessageQuery) -> MessageDetails:
     """Return one message with its body and history; raise ApiError 404 if it is not found."""
     broker = api.broker
     read = await find(api, query.id, query.topic)
+    topic = real_topic(read.record.topic, decode_properties(read.record.raw_properties))
+    if not api.caller.may_view(topic):
+        raise not_found(query.id, query.topic)  # as if it did not exist, because ids can be guessed
     row = (await rows_of(api, read.record.topic, [read]))[0]
     body = await body_of(api, read)
     related = await _related(api, read)
     life = _History(broker)
     for each in related:
         life.add_record(each)
+    events = [each for each in life.in_order() if each.group is None or api.caller.sees_group(each.group)]
     return MessageDetails(
         as_of_ms=broker.now_ms(),
         body=body,
-        life=life.in_order(),
+        life=events,
         **{field: getattr(row, field) for field in MessageRow.__struct_fields__},
     )
 

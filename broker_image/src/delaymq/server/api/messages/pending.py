@@ -3,6 +3,7 @@
 Timed messages have no level; by level, they are counted separately.
 """
 
+from collections.abc import Callable
 from heapq import nlargest
 from typing import TYPE_CHECKING, Annotated, Final, Literal, Protocol
 
@@ -14,6 +15,7 @@ from delaymq.schedule.buckets import Buckets
 from delaymq.server.api.messages.selection import Selection
 from delaymq.server.api.messages.timed import reading_index
 from delaymq.server.api.routing import Api, ApiError, Limit, Name, Query, TimeMs
+from delaymq.server.http.sign_in.callers import Caller
 from delaymq.server.log_reader import clean_text
 
 if TYPE_CHECKING:
@@ -56,10 +58,10 @@ async def pending(api: Api, query: PendingQuery) -> Pending:
     with reading_index():
         match query.by:
             case "level":
-                rows = await _by_level(delivery, query)
+                rows = await _by_level(api, query)
                 total, bucket_ms = sum(row.pending for row in rows), None
             case "topic":
-                rows, total, truncated = await _by_topic(delivery, query)
+                rows, total, truncated = await _by_topic(api, query)
                 bucket_ms = None
             case "group":
                 rows, total, truncated = await _by_group(delivery, query)
@@ -97,17 +99,29 @@ def is_complete(delivery: "Delivery", query: Filtered) -> bool:
     return query.kind == "timed" or not delivery.unknown_topics
 
 
-def _selection(delivery: "Delivery", query: PendingQuery) -> Selection:
-    return Selection(delivery.timeline, topic=query.topic, level=query.level, kind=query.kind)
+def shown_to(caller: Caller) -> Callable[[str], bool] | None:
+    """Return whether a topic is known to a caller; None if all are."""
+    return None if caller.sees_all else caller.sees_topic
 
 
-async def _by_level(delivery: "Delivery", query: PendingQuery) -> list[PendingRow]:
+def _selection(api: Api, query: PendingQuery) -> Selection:
+    return Selection(
+        api.broker.delivery.timeline,
+        topic=query.topic,
+        level=query.level,
+        kind=query.kind,
+        is_shown=shown_to(api.caller),
+    )
+
+
+async def _by_level(api: Api, query: PendingQuery) -> list[PendingRow]:
+    delivery, is_shown = api.broker.delivery, shown_to(api.caller)
     next_due_ms = delivery.next_due_ms()
     rows, timed_rows = [], []
-    for level, (count, _) in (await _selection(delivery, query).by_level()).items():
+    for level, (count, _) in (await _selection(api, query).by_level()).items():
         due_ms = next_due_ms.get(queue_of_level(level))
-        if query.topic is not None:
-            first = await Selection(delivery.timeline, topic=query.topic, level=level).first(1)
+        if query.topic is not None or is_shown is not None:
+            first = await Selection(delivery.timeline, topic=query.topic, level=level, is_shown=is_shown).first(1)
             due_ms = first[0].due_ms if first else None
         if level:
             rows.append(PendingRow(level=level, pending=count, next_due_ms=due_ms))
@@ -116,8 +130,8 @@ async def _by_level(delivery: "Delivery", query: PendingQuery) -> list[PendingRo
     return rows + timed_rows
 
 
-async def _by_topic(delivery: "Delivery", query: PendingQuery) -> tuple[list[PendingRow], int, bool]:
-    selection = _selection(delivery, query)
+async def _by_topic(api: Api, query: PendingQuery) -> tuple[list[PendingRow], int, bool]:
+    delivery, selection = api.broker.delivery, _selection(api, query)
     topics = await selection.by_topic()
     largest = nlargest(query.limit, topics.items(), key=lambda item: item[1].messages)
     due_ms = await selection.next_due_by_topic([number for _, (_, numbers) in largest for number in numbers])
@@ -150,7 +164,7 @@ async def _by_group(delivery: "Delivery", query: PendingQuery) -> tuple[list[Pen
 
 
 async def _by_due(api: Api, query: PendingQuery) -> tuple[list[PendingRow], int]:
-    selection, now_ms = _selection(api.broker.delivery, query), api.broker.now_ms()
+    selection, now_ms = _selection(api, query), api.broker.now_ms()
     last_ms = max(now_ms, await selection.latest_due_ms())
     if query.until_ms is not None:
         last_ms = min(last_ms, query.until_ms)

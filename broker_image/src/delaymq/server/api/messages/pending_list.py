@@ -23,6 +23,7 @@ from delaymq.server.api.messages.search import PENDING_TOPICS, has_key, row_of
 from delaymq.server.api.messages.selection import Selection
 from delaymq.server.api.messages.timed import pending_timed, reading_index
 from delaymq.server.api.routing import Api, ApiError, Limit, Name, Query, TimeMs
+from delaymq.server.http.sign_in.callers import ADMINISTER
 from delaymq.server.log_reader import ReadRecord
 from delaymq.server.time_slices import TimeSlices
 from delaymq.store.index.key_index import indexed_delay_key
@@ -36,6 +37,10 @@ MAX_EXAMINED: Final = 2_000_000
 _READ_AT_ONCE: Final = 500
 _MAX_WITH_KEY: Final = 1_000
 """Up to this many records with a key are found by the index of keys."""
+_OF_DELAYS: Final = frozenset(
+    {names.UNIQUE_KEY, names.TIMER_OUT_MS, names.DELAY_KEY, names.DELAY_GROUP, *names.REPEATING}
+)
+"""Properties that callers without the permission to view messages need to change them."""
 _TOKEN: Final = r"^[0-9]+\.[0-9]+\.[0-9a-f]{8}$"
 """Form of a token: due time in ms and identity of the last message that was examined, and a check of the filters."""
 
@@ -90,6 +95,13 @@ async def pending_messages(api: Api, query: ListQuery) -> PendingMessages:
             raise ApiError(400, "bad_request", f"{name} requires topic: send the topic of the message")
     with reading_index():
         found = await _Search(api, query, limit).page()
+    if api.caller.role < ADMINISTER:
+        for each in found.messages:
+            without_own_properties(each.row)
+            if not api.caller.may_view(each.row.topic):
+                each.row.properties = {
+                    name: each.row.properties[name] for name in _OF_DELAYS & each.row.properties.keys()
+                }
     return PendingMessages(
         as_of_ms=broker.now_ms(),
         messages=[each.row for each in found.messages],
@@ -99,6 +111,12 @@ async def pending_messages(api: Api, query: ListQuery) -> PendingMessages:
         limit=limit,
         complete=query.topic is None or is_complete(broker.delivery, query),
     )
+
+
+def without_own_properties(row: MessageRow) -> None:
+    """Remove the properties that only the broker uses, such as the account of the producer."""
+    for name in [each for each in row.properties if each.startswith(names.OWN_PREFIX)]:
+        del row.properties[name]
 
 
 def _token(position: Position, query: ListQuery) -> str:
@@ -146,6 +164,7 @@ class _Search:
             kind=query.kind,
             group=query.group,
             is_held=self._is_held if query.held else None,
+            is_shown=None if api.caller.sees_all else api.caller.may_view,
         )
         self._begin: Position = FIRST_KEY if query.from_ms is None else (query.from_ms, 0)
         self._end: Position = END_KEY if query.until_ms is None else (query.until_ms, 0)

@@ -392,8 +392,13 @@ async def find(api: Api, message_id: str, topic: str) -> ReadRecord:
                 f"the log no longer contains the record {message_id}: it was deleted. A timed message that is still"
                 " pending was stored again before that: search for its key, or for its unique id with its topic",
             )
+    raise not_found(message_id, topic)
+
+
+def not_found(message_id: str, topic: str) -> ApiError:
+    """Return the error for an unknown message."""
     hint = f" in topic {topic!r}" if topic else ": a unique id requires its topic (?topic=…)"
-    raise ApiError(404, "no_such_message", f"this broker has no message {message_id[:64]!r}{hint}")
+    return ApiError(404, "no_such_message", f"this broker has no message {message_id[:64]!r}{hint}")
 
 
 async def _moved_to(api: Api, read: ReadRecord) -> ReadRecord | None:

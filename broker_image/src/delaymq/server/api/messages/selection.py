@@ -46,14 +46,19 @@ class Selection:
         kind: Literal["level", "timed"] | None = None,
         group: str | None = None,
         is_held: Callable[[str, str], bool] | None = None,
+        is_shown: Callable[[str], bool] | None = None,
     ) -> None:
-        """`is_held` returns whether the messages of a partition, by topic and group, are selected."""
+        """`is_held` returns whether the messages of a partition, by topic and group, are selected.
+
+        `is_shown` returns the same for a topic; with it, messages whose topic is unknown are not selected.
+        """
         self._timeline = timeline
         self._topic = topic
         self._level = level
         self._kind = kind
         self._group = group
         self._is_held = is_held
+        self._is_shown = is_shown
 
     def _selects(self, key: PartitionKey) -> bool:
         if self._level is not None and key.level != self._level:
@@ -61,6 +66,8 @@ class Selection:
         if self._group is not None and (key.level or key.group not in ("", self._group)):
             return False  # messages of groups are timed
         if self._is_held is not None and not self._is_held(key.topic, key.group):
+            return False
+        if self._is_shown is not None and (key.topic == UNKNOWN_TOPIC or not self._is_shown(key.topic)):
             return False
         return self._kind is None or (self._kind == "timed") == (not key.level)
 

@@ -1,10 +1,8 @@
 """POST /api/v1/topics/{topic}/messages: send a message.
 
-The token permits this for every topic, as it permits everything else that HTTP provides. All other rules are those of a
-send over the remoting protocol, because the same function stores the message.
+All rules are those of a send over the remoting protocol, because the same function stores the message.
 """
 
-import asyncio
 from base64 import urlsafe_b64decode
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Final
@@ -20,13 +18,16 @@ from delaymq.message.ids import UniqueIds, pack_host, unpack_host
 from delaymq.message.properties import format_properties, is_storable
 from delaymq.protocol.codes import RequestCode, ResponseCode
 from delaymq.protocol.command import Command, Response
+from delaymq.protocol.credential_fields import ACCESS_KEY
 from delaymq.protocol.errors import RequestError
 from delaymq.protocol.headers import SendMessageRequestHeader
 from delaymq.server.api.messages.large_bodies import LargeBodies
 from delaymq.server.api.routing import ApiError, Query
 from delaymq.server.http.responses import decode_json
+from delaymq.server.http.sign_in.accounts import caller_of
+from delaymq.server.http.sign_in.peers import peer_of
 from delaymq.store.errors import RecordTooLargeError, StoreError
-from delaymq.transport.addresses import end_of, host_and_port
+from delaymq.transport.addresses import host_and_port
 
 if TYPE_CHECKING:
     from delaymq.broker.quotas.usage import AccountUsage
@@ -55,6 +56,7 @@ _RESERVED_PREFIXES: Final = (names.OWN_PREFIX, "TIMER_")
 _STATUSES: Final = {
     ResponseCode.MESSAGE_ILLEGAL: 400,
     ResponseCode.NO_PERMISSION: 403,
+    ResponseCode.SYSTEM_BUSY: 503,
     ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST: 404,
     ResponseCode.SERVICE_NOT_AVAILABLE: 503,
     ResponseCode.ILLEGAL_OPERATION: 409,
@@ -72,8 +74,7 @@ class _Peer:
 
     certificate_name = ""
 
-    def __init__(self, transport: asyncio.BaseTransport) -> None:
-        host, port = end_of(transport, "peername")
+    def __init__(self, host: str, port: int) -> None:
         self.id = _SESSION_ID
         self.remote_host = pack_host(host, port)
         self.remote_address = host_and_port(host, port)
@@ -89,7 +90,7 @@ class _Peer:
         """Do nothing: HTTP requests are not signed."""
 
     def pause(self, seconds: float) -> float:
-        """Return 0: HTTP requests belong to no account, and have no quotas."""
+        """Return 0: a request beyond a quota is rejected instead of delayed."""
         return 0.0
 
     def shorten_pause(self, seconds: float) -> float | None:
@@ -158,17 +159,23 @@ class SendHttp:
             raise ApiError(409, "read_only", "the broker was started read-only (readOnly=true): send to another one")
         if request.transport is None:
             raise ConnectionResetError("the client disconnected before its message was stored")
-        peer = _Peer(request.transport)
+        peer, caller = _Peer(*peer_of(request)), caller_of(request)
         if (remark := server.flow.refuse_send(peer.remote_address)) is not None:
             raise ApiError(503, "busy", remark)
         try:
             command = Command(RequestCode.SEND_MESSAGE_V2, language="HTTP", body=body)
+            if caller.account is not None and broker.access is not None:
+                command.fields = {ACCESS_KEY: caller.name}  # limits of the account apply
+                usages = broker.access.usages
+                usages.join(peer, caller.account, broker.access.rules.accounts).take(peer, command.code, len(body))
             result = send_one(broker, peer, command, header)
         except RequestError as error:
             refused = broker.stats.refused
             refused[error.code] = refused.get(error.code, 0) + 1
             raise self._refusal(error, header, len(body)) from error
         finally:
+            if broker.access is not None:
+                broker.access.usages.closed(peer)
             broker.announce_arrivals()
         return result if isinstance(result, Response) else await server.flushing.outcome(result)
 
