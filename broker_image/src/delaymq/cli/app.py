@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -196,5 +197,10 @@ def run(words: Sequence[str]) -> int:
         from typer.completion import get_completion_inspect_parameters
 
         get_completion_inspect_parameters()  # its side effect registers the shells in typer
-    group_command("delaymq", _ABOUT, COMMANDS, _options)(args=list(words), prog_name="delaymq")
+    try:
+        group_command("delaymq", _ABOUT, COMMANDS, _options)(args=list(words), prog_name="delaymq")
+    finally:
+        sessions = sys.modules.get("delaymq.cli.target.http_sessions")  # of commands that use HTTP
+        if sessions is not None:
+            sessions.sign_out_all()
     return 0

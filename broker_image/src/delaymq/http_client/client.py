@@ -95,6 +95,13 @@ class HttpClient:
             self._prefix = f"http://{parts.netloc}{self._prefix}"
             self._headers |= _proxy_account(self._proxy)
 
+    def use_token(self, token: str) -> None:
+        """Send a bearer token with all further requests; none if it is empty."""
+        if token:
+            self._headers["Authorization"] = f"Bearer {token}"
+        else:
+            self._headers.pop("Authorization", None)
+
     @property
     def is_connected(self) -> bool:
         """Whether a connection is kept for the next request; the other side may have closed it."""

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from delaymq.cli.errors import EXIT_USAGE, CommandError, exit_code_of_path
-from delaymq.cli.target.accounts import SigningAccount, account_from
+from delaymq.cli.target.accounts import SigningAccount, account_flags, account_from
 from delaymq.cli.target.secret_files import secret_line
 
 DEFAULT_NAME_SERVER: Final = "127.0.0.1:9876"
@@ -91,6 +91,8 @@ class Target:
     """TLS options for https:// addresses."""
     account: SigningAccount | None = None
     """The account that signs requests to brokers; None: unsigned."""
+    http_account: SigningAccount | None = None
+    """The account that signs in to the HTTP API; None: none, or it belongs to a context with another address."""
 
 
 def path_of_file(environment: Mapping[str, str] | None = None) -> Path:
@@ -217,6 +219,9 @@ def target(
     if not token and found.token_file and (not address or address == found.http):
         token = _token_in(found.token_file)
     token = token or known.get("DELAYMQ_HTTP_TOKEN", "")
+    account = account_from(said, found.access_key, found.secret_key_file)
+    is_of_context = account is not None and not account_flags.get("access-key") and not said.get("DELAYMQ_ACCESS_KEY")
+    is_elsewhere = bool(address) and address != found.http
     tls = _tls(said, found)
     return Target(
         namesrv=name_servers or found.namesrv or DEFAULT_NAME_SERVER,
@@ -225,7 +230,9 @@ def target(
         context=name,
         tls=tls if tls and tls.get("tls") != "false" else None,
         https=tls,
-        account=account_from(said, found.access_key, found.secret_key_file),
+        account=account,
+        # Like a context's token, its secret key is sent only to its address.
+        http_account=None if is_of_context and is_elsewhere else account,
     )
 
 

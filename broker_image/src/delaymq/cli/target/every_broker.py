@@ -117,14 +117,20 @@ def _brokers_at(where: Target) -> Given:
 
 
 def _identity(api: HttpApi) -> Identity:
-    about = api.get("broker")
+    try:
+        about = api.get("broker")
+    except ApiError as error:
+        if error.code != "role_needed":
+            raise
+        about = api.get("session")
     return str(about.get("brokerName")), str(about.get("address"))
 
 
 async def http_of(client: Client, where: Target, broker: Identity, given: Given) -> Target | None:
     """Return `where` with the HTTP address of a broker; None for a broker of RocketMQ. ClientError, CommandError.
 
-    Only the brokers at `where.http` (`given`) receive the token, because a NameServer must not choose its recipient.
+    Only the brokers at `where.http` (`given`) receive the token or the secret key, because a NameServer must not choose
+    their recipient.
     """
     if broker in given:
         return given[broker]
@@ -132,7 +138,7 @@ async def http_of(client: Client, where: Target, broker: Identity, given: Given)
     settings = await Admin(client).broker_config(address)
     if SETTING_OF_OURS not in settings:
         return None
-    where = replace(where, http=_url(settings, address), token="")
+    where = replace(where, http=_url(settings, address), token="", http_account=None)
     # 127.0.0.1 in the settings of another machine's broker would lead to a local broker.
     found = (await asyncio.to_thread(_brokers_at, where)).get(broker)
     if found is None:

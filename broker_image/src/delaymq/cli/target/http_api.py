@@ -10,7 +10,9 @@ from typing import Any, Final
 from urllib.parse import urlencode, urlsplit
 
 from delaymq.cli.errors import EXIT_NOT_DONE, EXIT_UNREACHABLE, EXIT_USAGE, CommandError
+from delaymq.cli.target.accounts import SIGNING_HELP
 from delaymq.cli.target.contexts import Target
+from delaymq.cli.target.http_sessions import sign_in
 from delaymq.cli.target.https import https_options, https_problem, needs_https, needs_https_text
 from delaymq.http_client import AnswerTooLargeError, HttpClient, NotSentError, Reply
 
@@ -20,6 +22,10 @@ MAX_RESPONSE_BYTES: Final = 16 * 1024 * 1024
 """1,000 levels take some 300 KiB; another program on the port must not exhaust the memory."""
 SEVERAL_BROKERS: Final = "several_brokers"
 """Error code of a supervisor of several brokers, for requests that concern one of them."""
+_NEEDS_CREDENTIALS: Final = ("sign_in_needed", "session_ended", "unauthorized", "token_not_configured")
+"""Error codes of requests that may succeed with other credentials."""
+_NEEDS_RIGHTS: Final = ("role_needed", "permission_needed")
+"""Error codes of requests that the account may not send."""
 _ONLY_DELAYMQ: Final = "this command requires DelayMQ's HTTP API, which RocketMQ's broker does not have"
 
 
@@ -45,9 +51,13 @@ class HttpApi:
         self.url = checked_url(target.http)
         self._is_stopped = is_stopped
         self._timeout_s = timeout_s
+        self._token = target.token
+        self._account = target.http_account
+        # An account takes precedence over the token, so that changes are recorded under its name.
+        token = "" if self._account is not None else self._token
         self._client = HttpClient(
             self.url,
-            target.token,
+            token,
             timeout_s=timeout_s,
             max_answer_bytes=MAX_RESPONSE_BYTES,
             uses_proxy=True,
@@ -77,7 +87,7 @@ class HttpApi:
         where = f"/api/v1/{path.lstrip('/')}" + (f"?{query}" if query else "")
         data = None if body is None else json.dumps(body).encode()
         try:
-            reply = self._client.request(method, where, data, {"Accept": "application/json"})
+            reply = self._sent(method, where, data)
         except AnswerTooLargeError as error:
             raise CommandError(f"{error}: is it a DelayMQ broker?") from error
         except NotSentError as error:
@@ -96,6 +106,25 @@ class HttpApi:
             raise self._refusal(reply, path)
         return _json_object(reply.data, self.url) if reply.data else {}
 
+    def _sent(self, method: str, where: str, data: bytes | None) -> Reply:
+        """Send a request, as the account once the broker requires it, or else with the token."""
+        headers = {"Accept": "application/json"}
+        reply = self._client.request(method, where, data, headers)
+        if self._account is None or reply.status not in (401, 403) or reply.problem.code not in _NEEDS_CREDENTIALS:
+            return reply
+        try:
+            refusal = sign_in(self._client, self._account)
+        except CommandError:
+            if not self._token:
+                raise
+            refusal = reply
+        if refusal is not None:
+            if not self._token:
+                return reply
+            self._account = None
+            self._client.use_token(self._token)
+        return self._client.request(method, where, data, headers)
+
     def _unreachable(self, reason: object) -> CommandError:
         if isinstance(reason, ssl.SSLError):
             return CommandError(https_problem(self.url, reason), EXIT_UNREACHABLE)
@@ -113,7 +142,11 @@ class HttpApi:
     def _refusal(self, reply: Reply, path: str) -> CommandError:
         status, reason, code, message = reply.status, reply.reason, reply.problem.code, reply.problem.message
         if status in (401, 403):
+            if code in _NEEDS_RIGHTS:
+                return ApiError(f"{self.url}: {message}", status, code)
             hint = "give the broker's httpToken in a file with --token-file, or in DELAYMQ_HTTP_TOKEN"
+            if code in ("sign_in_needed", "session_ended"):
+                hint = f"{SIGNING_HELP}; or {hint}"
             return ApiError(f"{self.url} returned {status} {reason}: {hint}", status, code)
         if needs_https(reply):
             return ApiError(needs_https_text(self.url), status, code)
