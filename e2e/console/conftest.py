@@ -71,10 +71,14 @@ def open_page(browser: Browser) -> Iterator[OpenPage]:
     """Open a cluster's console at a place (`#/…`), in a separate browser context; its complaints fail the test."""
     opened: list[Watched] = []
 
-    def open_at(cluster: OurCluster, place: str = "", **options: Any) -> Watched:
+    def open_at(
+        cluster: OurCluster, place: str = "", account: tuple[str, str] | None = None, **options: Any
+    ) -> Watched:
         watched = Watched(browser, f"http://{cluster.http_address}", **options)
         opened.append(watched)
         watched.page.set_default_timeout(LIMIT_MS)
+        if account is not None:
+            watched.sign_in(*account)
         watched.go(place)
         return watched
 

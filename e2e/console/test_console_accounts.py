@@ -9,6 +9,7 @@ from delaymq.client import Client, ClientOptions, Credentials, Message, Producer
 from harness.brokers import OurCluster
 from playwright.sync_api import expect
 
+OPERATORS = ("operators", "operators-secret")
 RULES = """
 accounts:
 - {accessKey: operators, secretKey: operators-secret, admin: true}
@@ -34,7 +35,7 @@ def limited(new_cluster: NewCluster) -> OurCluster:
 
 
 def test_accounts_are_shown_with_their_quotas(limited: OurCluster, open_page: OpenPage) -> None:
-    seen = open_page(limited, "#/accounts")
+    seen = open_page(limited, "#/accounts", OPERATORS)
     usage = seen.page.get_by_role("group", name="Usage of accounts")
     expect(usage.get_by_role("row", name=re.compile("web-shop"))).to_contain_text("web-shop")
     expect(usage.get_by_role("row", name=re.compile("operators"))).to_contain_text("administrator")
@@ -47,7 +48,7 @@ def test_accounts_are_shown_with_their_quotas(limited: OurCluster, open_page: Op
 
 
 def test_accounts_are_searched(limited: OurCluster, open_page: OpenPage) -> None:
-    seen = open_page(limited, "#/accounts?contains=oper")
+    seen = open_page(limited, "#/accounts?contains=oper", OPERATORS)
     usage = seen.page.get_by_role("group", name="Usage of accounts")
     expect(usage.get_by_role("row", name=re.compile("operators"))).to_be_visible()
     expect(usage.get_by_role("row", name=re.compile("web-shop"))).to_have_count(0)

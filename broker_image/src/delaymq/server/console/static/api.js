@@ -4,12 +4,20 @@ const TOKEN_KEY = "delaymq-token";
 // Longer than any response should take, so that no screen waits indefinitely.
 const TIMEOUT_MS = 15_000;
 
-/** State of the connection, as events: "answered", "lost", "restarted" and "token" (a token is required). */
+// Requests later than this after the user's last input do not prolong a session.
+const INPUT_MS = 60_000;
+
+/** State of the connection, as events: "answered", "lost", "restarted" and "token" (its `detail` is an error code). */
 export const connection = new EventTarget();
 
 let bootId = null;
 let isLost = false;
 let aheadMs = 0;
+let inputAtMs = Date.now();
+
+for (const kind of ["pointerdown", "keydown"]) {
+  document.addEventListener(kind, () => { inputAtMs = Date.now(); }, { capture: true, passive: true });
+}
 
 /** Error response of the broker; `message` is a sentence. */
 export class ApiError extends Error {
@@ -54,10 +62,16 @@ export function post(path, body, signal = undefined) {
   return ask(path, { method: "POST", headers, body: JSON.stringify(body) }, signal);
 }
 
+/** DELETE. */
+export function remove(path) {
+  return ask(path, { method: "DELETE" });
+}
+
 async function ask(path, options, signal) {
   const limit = AbortSignal.timeout(TIMEOUT_MS);
   const token = sessionStorage.getItem(TOKEN_KEY);
   const headers = { Accept: "application/json", ...options.headers };
+  if (Date.now() - inputAtMs > INPUT_MS) headers["DelayMQ-Idle"] = "1";
   if (token !== null) headers.Authorization = `Bearer ${token}`;
   let answer;
   let body;
@@ -66,7 +80,7 @@ async function ask(path, options, signal) {
       ...options,
       headers,
       cache: "no-store",
-      credentials: "omit",
+      credentials: "same-origin",
       signal: signal ? AbortSignal.any([signal, limit]) : limit,
     });
     body = await answer.json().catch((error) => {
@@ -86,7 +100,7 @@ function judged(answer, body) {
   answered(body);
   if (answer.ok && body !== null) return body;
   const told = body?.error;
-  if (answer.status === 401) connection.dispatchEvent(new Event("token"));
+  if (answer.status === 401 && told?.code !== "sign_in_failed") connection.dispatchEvent(new CustomEvent("token", { detail: told?.code }));
   throw new ApiError(
     answer.status,
     told?.code ?? "unknown",

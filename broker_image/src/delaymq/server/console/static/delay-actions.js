@@ -5,6 +5,7 @@ import { confirmDialog } from "./dialog.js";
 import { h } from "./dom.js";
 import { asInput, counted, time } from "./format.js";
 import { section } from "./parts.js";
+import { mayChange } from "./sign-in.js";
 import { problem } from "./view.js";
 
 const ACTIONS = {
@@ -37,7 +38,7 @@ export class DelayActions {
   /** The section for a message; null if it cannot be changed and was not. */
   section(message) {
     const target = targetOf(message);
-    const isChangeable = message.state === "pending" && target !== null;
+    const isChangeable = message.state === "pending" && target !== null && mayChange();
     if (!isChangeable && this.#outcome === null) return null;
     const buttons = Object.keys(ACTIONS).map((action) =>
       h("button", { type: "button", disabled: this.#isBusy, onclick: () => this.#confirm(action, message, target) }, `${ACTIONS[action].name} …`),

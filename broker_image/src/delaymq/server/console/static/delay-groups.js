@@ -5,6 +5,7 @@ import { confirmDialog } from "./dialog.js";
 import { h } from "./dom.js";
 import { asInput, count, counted, time } from "./format.js";
 import { badge, empty, link, note, place, section, table, topicLink } from "./parts.js";
+import { may, mayChange } from "./sign-in.js";
 import { problem } from "./view.js";
 
 const ACTIONS = {
@@ -79,6 +80,8 @@ export class GroupChanges {
   }
 
   #button(action, target) {
+    // All deliveries are not those of an account without a role.
+    if (target.topic === null ? !may("operate") : !mayChange()) return null;
     const { name } = ACTIONS[action];
     const label = `${name} ${nameOf(target)}`;
     return h("button", { type: "button", disabled: this.#isBusy, "aria-label": label, "data-key": action, onclick: () => this.#confirm(action, target) }, `${name} …`);

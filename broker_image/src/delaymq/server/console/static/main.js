@@ -1,6 +1,6 @@
-// Routing between screens, and the frame around them: the broker's name and state, notices, and the token form.
+// Routing between screens, and the frame around them: the broker's name and state, notices, and the form for credentials.
 
-import { brokerNow, connection, get, hasToken, setToken } from "./api.js";
+import { brokerNow, connection, get, hasToken } from "./api.js";
 import { h, morph } from "./dom.js";
 import { time } from "./format.js";
 import { badge } from "./parts.js";
@@ -15,6 +15,7 @@ import { messagesScreen } from "./screen-messages.js";
 import { overviewScreen } from "./screen-overview.js";
 import { pendingScreen } from "./screen-pending.js";
 import { topicScreen, topicsScreen } from "./screen-topics.js";
+import { loadSession, may, session, signInForm, signOut } from "./sign-in.js";
 import { View } from "./view.js";
 
 // Each screen as [list, details of one item]; selected by the first segment of the hash.
@@ -28,6 +29,8 @@ const SCREENS = {
   accounts: [accountsScreen, accountsScreen],
   audit: [auditScreen, auditScreen],
 };
+// Roles that screens need, besides the permissions of an account.
+const NEEDS = { overview: "read", delays: "read", accounts: "administer", audit: "administer" };
 const IDENTITY_MS = 5_000;
 
 const content = document.getElementById("content");
@@ -36,12 +39,14 @@ const whoami = document.getElementById("whoami");
 let current = null;
 let lostAtMs = null;
 let restartedAtMs = null;
-let isTokenWanted = false;
+// Error code for which credentials are wanted, and the form for them.
+let wanted = null;
+let form = null;
 
 function routeOf(hash) {
   const [path, query = ""] = hash.replace(/^#\/?/, "").split("?", 2);
   const [screen, ...rest] = path.split("/");
-  return { screen: screen || "overview", name: rest.length ? decoded(rest.join("/")) : null, parameters: new URLSearchParams(query) };
+  return { screen: screen || (may("read") ? "overview" : "topics"), name: rest.length ? decoded(rest.join("/")) : null, parameters: new URLSearchParams(query) };
 }
 
 function decoded(text) {
@@ -76,8 +81,8 @@ function show({ isMove = true } = {}) {
 
 function tell() {
   const shown = [];
-  if (isTokenWanted) {
-    shown.push(tokenForm());
+  if (wanted !== null) {
+    shown.push(credentialsForm());
   } else if (lostAtMs !== null) {
     const since = time(lostAtMs);
     shown.push(
@@ -101,29 +106,30 @@ function seenRestart() {
   tell();
 }
 
-function tokenForm() {
-  const kept = notices.querySelector("form");
-  if (kept) return kept;
-  const field = h("input", { type: "password", id: "token", autocomplete: "off", required: true, "aria-describedby": "token-why" });
-  const why = hasToken() ? "The broker rejected this token." : "This broker requires its token (httpToken).";
-  const submit = (event) => {
-    event.preventDefault();
-    setToken(field.value);
-    isTokenWanted = false;
-    tell();
-    identify();
-    show({ isMove: false });
-  };
-  const form = h(
-    "form",
-    { class: "notice ask", "data-key": "token", onsubmit: submit },
-    h("label", { for: "token" }, "Token"),
-    field,
-    h("button", { type: "submit", class: "primary" }, "Use token"),
-    h("span", { id: "token-why" }, why, " It is stored until this tab is closed."),
+function credentialsForm() {
+  form ??= signInForm(
+    wanted,
+    () => {
+      wanted = null;
+      tell();
+      identify();
+      show({ isMove: false });
+    },
+    want,
   );
-  queueMicrotask(() => field.focus());
   return form;
+}
+
+// Removes what earlier credentials showed.
+function want(code) {
+  if (code === wanted) return;
+  wanted = code;
+  form = null;
+  identity?.leave();
+  current?.leave();
+  morph(whoami);
+  morph(content, h("h1", {}, "Sign in"));
+  tell();
 }
 
 let identity = null;
@@ -137,20 +143,37 @@ function identify() {
 let broker = null;
 
 async function showIdentity(signal) {
-  const { bootId, ready, notReady } = await get("totals", {}, signal);
-  // The long response is read only once per start of the broker.
-  if (broker?.bootId !== bootId) broker = await get("broker", {}, signal);
-  const state = ready ? badge("ready", "good") : badge("not ready", "bad", notReady.join("; "));
-  const forget = () => {
-    setToken(null);
-    location.reload();
+  // Requests for the rights also show that a session has ended, which those of an account without a role would not.
+  if ((session() === null || !may("read")) && (await loadSession(signal))) restrict();
+  const me = session();
+  let state = null;
+  if (may("read")) {
+    const { bootId, ready, notReady } = await get("totals", {}, signal);
+    // The long response is read only once per start of the broker.
+    if (broker?.bootId !== bootId) broker = await get("broker", {}, signal);
+    state = ready ? badge("ready", "good") : badge("not ready", "bad", notReady.join("; "));
+  }
+  const leave = async () => {
+    await signOut().catch(() => {}); // it may have ended
+    if (hasAccount) want("signed_out");
+    else location.reload();
   };
+  const hasAccount = me.account !== null;
   morph(
     whoami,
-    h("span", { class: "whoami-name", title: `cluster ${broker.clusterName}, version ${broker.version}` }, broker.brokerName),
+    may("read")
+      ? h("span", { class: "whoami-name", title: `cluster ${broker.clusterName}, version ${broker.version}` }, broker.brokerName)
+      : h("span", { class: "whoami-name" }, me.brokerName),
     state,
-    hasToken() ? h("button", { type: "button", class: "plain", onclick: forget }, "Forget token") : null,
+    hasAccount ? h("span", { class: "whoami-name", title: "signed-in account" }, me.account, me.role ? ` (${me.role})` : "") : null,
+    hasAccount || hasToken() ? h("button", { type: "button", class: "plain", onclick: leave }, hasAccount ? "Sign out" : "Forget token") : null,
   );
+}
+
+// Hides the screens that the user may not see, and draws the others without controls that the role does not allow.
+function restrict() {
+  for (const each of document.querySelectorAll("#screens a")) each.hidden = !may(NEEDS[each.dataset.screen] ?? "");
+  if (!may("administer")) show({ isMove: false });
 }
 
 connection.addEventListener("lost", () => {
@@ -168,9 +191,10 @@ connection.addEventListener("restarted", () => {
   restartedAtMs = brokerNow();
   tell();
 });
-connection.addEventListener("token", () => {
-  isTokenWanted = true;
-  tell();
+connection.addEventListener("token", ({ detail }) => {
+  // After a rejected token, its form has to say so.
+  if (detail === "unauthorized") wanted = null;
+  want(detail);
 });
 document.getElementById("skip").addEventListener("click", (event) => {
   // The hash is reserved for screens.

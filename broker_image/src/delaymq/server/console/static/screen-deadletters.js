@@ -5,8 +5,9 @@ import { confirmDialog } from "./dialog.js";
 import { h } from "./dom.js";
 import { count, counted, time } from "./format.js";
 import { Pages, PAGE_ROWS } from "./paging.js";
-import { badge, empty, heading, link, loading, place, section, table } from "./parts.js";
+import { badge, empty, heading, link, loading, note, place, section, table } from "./parts.js";
 import { messageLink } from "./screen-messages.js";
+import { mayChange } from "./sign-in.js";
 import { problem } from "./view.js";
 
 const PREFIX = "%DLQ%";
@@ -96,6 +97,7 @@ class DeadLetterGroup {
   }
 
   #actions() {
+    if (!mayChange()) return note("Your role does not allow you to resend messages.");
     const chosen = this.#selected.size;
     return h(
       "div",
