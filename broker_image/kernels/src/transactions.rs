@@ -55,7 +55,7 @@ struct Names {
 }
 
 impl Writer<'_, '_> {
-    /// Append a half message for a topic. None if Python has to handle it; nothing is appended then.
+    /// Append the half message of a send to a topic. None if Python has to handle it; nothing is appended then.
     pub fn add_half<'s>(&mut self, send: &'s Send<'_>, topic: usize, mut pairs: Vec<Pair<'s>>) -> Option<()> {
         let encoder = self.encoder;
         let (rules, names) = (&encoder.transactions, &encoder.transactions.names);
@@ -72,7 +72,7 @@ impl Writer<'_, '_> {
         let wait = value_of(&pairs, &encoder.names.wait);
         pairs.retain(|pair| pair.0 != encoder.names.wait);
         let queue_id = send.queue_id.to_string();
-        let mut pairs: Vec<Pair<'_>> = pairs;
+        let mut pairs: Vec<Pair<'_>> = pairs; // those that are added live shorter
         let added = [
             (encoder.names.cluster.as_str(), Some(self.cluster)),
             (&encoder.names.wait, wait),

@@ -24,6 +24,7 @@ from delaymq.protocol.command import Command, Response, encode_response
 
 if TYPE_CHECKING:
     from delaymq.broker.broker import Broker
+    from delaymq.broker.transactions import TransactionSettings
     from delaymq.config import BrokerConfig
     from delaymq.store.plain_runs import Sent
 
@@ -85,9 +86,12 @@ class PlainSends:
         self._config: BrokerConfig | None = None
         """Configuration to which the parts of a response belong."""
         self._answer: AnswerParts = (b"", b"", b"", b"", b"")
+        self._settings: TransactionSettings | None = None
+        """Settings to which the maximum size of half messages belongs."""
+        self._max_half_body_bytes = -1
 
     def store(self, remote_host: bytes, data: bytes) -> tuple[int, bytes]:
-        """Store what the frames at the start of `data` request, up to the first one that is neither.
+        """Store what the requests at the start of `data`, which begins with a frame, contain.
 
         Returns the size of their frames in bytes, and the responses. `remote_host` is the producer's address, packed.
         """
@@ -104,9 +108,10 @@ class PlainSends:
             return _NOTHING
         if broker.config is not self._config:
             self._config, self._answer = broker.config, answer_parts(broker)
-
         transactions = broker.transactions
-        halves = transactions.max_half_body_bytes, transactions.ledger.pending.chunks, broker.now_ms()
+        if transactions.settings is not self._settings:
+            self._settings, self._max_half_body_bytes = transactions.settings, transactions.max_half_body_bytes
+        halves = self._max_half_body_bytes, transactions.ledger.pending.chunks, broker.now_ms()
 
         def encode(*place: object) -> Sent:
             assert encoder is not None
