@@ -4,6 +4,7 @@
 //! input that needs rules of the broker. None of them reads or writes a file.
 
 mod batch;
+mod collect;
 mod copies;
 mod filter;
 mod hashing;
@@ -21,7 +22,7 @@ mod transactions;
 use pyo3::prelude::*;
 
 /// Version of the functions' signatures and results; `delaymq.kernels` uses the package only if it has the same one.
-const INTERFACE: u32 = 6;
+const INTERFACE: u32 = 7;
 
 #[pymodule]
 fn delaymq_kernels(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -31,6 +32,7 @@ fn delaymq_kernels(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<copies::CopyEncoder>()?;
     module.add_class::<scan::LogScanner>()?;
     module.add_class::<sends::SendEncoder>()?;
+    module.add_function(wrap_pyfunction!(collect::collect_matching, module)?)?;
     module.add_function(wrap_pyfunction!(filter::count_without, module)?)?;
     module.add_function(wrap_pyfunction!(pull::split_plain, module)?)?;
     module.add_function(wrap_pyfunction!(index::chain_entries, module)?)

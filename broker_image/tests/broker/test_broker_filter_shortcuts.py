@@ -101,7 +101,7 @@ def all_seen(harness: Harness, wanted: Filter, limit: int) -> bytes:
 
 
 def assert_same(harness: Harness, wanted: Filter) -> None:
-    in_full = replace(wanted, tag=b"", needle=b"")
+    in_full = replace(wanted, codes=b"", needle=b"")
     for limit in (1, 2, 32):
         assert all_seen(harness, wanted, limit) == all_seen(harness, in_full, limit)
         for offset in (0, 1, 50, 119):
@@ -132,11 +132,12 @@ def test_tag_is_not_confused_with_bytes_of_offsets_and_sizes(harness: Harness) -
     fill(harness)
     for tag in (bytes(4), b"\0\0\0\1", b"\0\0\0\x8a"):
         code = int.from_bytes(tag, "big")
-        wanted = Filter(tags=lambda tags_code, code=code: tags_code & 0xFFFFFFFF == code, tag=tag)
+        wanted = Filter(tags=lambda tags_code, code=code: tags_code & 0xFFFFFFFF == code, codes=tag)
         assert_same(harness, wanted)
-    tag = (java_hash("T2") & 0xFFFFFFFF).to_bytes(4, "big")
-    assert compile_expression(None, "T2").tag == tag
-    assert compile_expression(None, "T2||T3").tag == compile_expression(None, "*").tag == b""
+    codes = [(java_hash(tag) & 0xFFFFFFFF).to_bytes(4, "big") for tag in ("T2", "T3")]
+    assert compile_expression(None, "T2").codes == codes[0]
+    assert compile_expression(None, "T3||T2").codes == b"".join(sorted(codes))
+    assert compile_expression(None, "*").codes == b""
 
 
 def test_damaged_record_is_skipped_and_its_neighbours_are_found(harness: Harness) -> None:

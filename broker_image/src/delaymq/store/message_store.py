@@ -6,6 +6,7 @@ import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from mmap import mmap
 from typing import TYPE_CHECKING
 
 from delaymq.message.levels import DelayLevels
@@ -325,6 +326,11 @@ class MessageStore(LogAppender):
     def read_bytes(self, physical_offset: int, size: int) -> bytes:
         """Return raw bytes of the log; empty if any of them is missing."""
         return self._log.read_bytes(physical_offset, size) if physical_offset >= 0 else b""
+
+    @property
+    def open_segment(self) -> tuple[mmap, int]:
+        """The segment to which records are appended, mapped, and its physical offset."""
+        return self._log.mapping, self._log.segment_base
 
     def record_at(self, physical_offset: int) -> Record | None:
         """Return the record that starts at an offset; None if there is no valid one."""

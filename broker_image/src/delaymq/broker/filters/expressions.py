@@ -36,12 +36,14 @@ class Filter:
     """Takes the raw property bytes of a record. Never raises. None: any message passes."""
     cost: int = 1
     """Cost of `properties` in comparisons, which bounds the records that one pull examines."""
-    tag: bytes = b""
-    """The low 32 bits of the only tags code that `tags` accepts; empty if there are several or none."""
+    codes: bytes = b""
+    """The low 32 bits of each tags code that `tags` accepts, in ascending order; empty if they are unknown."""
     needle: bytes = b""
     """Bytes that the properties of every matching record contain; empty if no such bytes are known."""
 
 
+CODE_BYTES: Final = 4
+"""Size of each code in `Filter.codes`."""
 EVERYTHING: Final = Filter()
 
 
@@ -73,7 +75,7 @@ def _tag_filter(text: str) -> Filter:
     codes = tag_codes(text)
     if codes is None:
         return EVERYTHING
-    return Filter(tags=matcher_of(codes), tag=next(iter(codes)).to_bytes(4, "big") if len(codes) == 1 else b"")
+    return Filter(tags=matcher_of(codes), codes=b"".join(code.to_bytes(CODE_BYTES, "big") for code in sorted(codes)))
 
 
 def _sql_filter(text: str, work: CompileWork | None, asker: int = 0) -> Filter | str:

@@ -6,8 +6,9 @@ import logging
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from delaymq import clock
+from delaymq import clock, kernels
 from delaymq.broker.filters import Filter
+from delaymq.broker.filters.expressions import CODE_BYTES
 from delaymq.broker.pull.property_reader import PropertyReader, Row
 from delaymq.message.record import FIXED_BYTES, MESSAGE_MAGIC, PLACE, QUEUE_OFFSET_AT, QUEUE_OFFSET_BYTES
 from delaymq.store.consume_queue import BLANK_SIZE, ENTRY
@@ -45,6 +46,9 @@ OVERFLOW_ONE: Final = "OFFSET_OVERFLOW_ONE"
 OVERFLOW_BADLY: Final = "OFFSET_OVERFLOW_BADLY"
 TOO_SMALL: Final = "OFFSET_TOO_SMALL"
 FOUND_NULL: Final = "OFFSET_FOUND_NULL"
+
+collect_matching: Final = kernels.compiled("collect_matching")
+"""Kernel that collects the records of a response (docs/kernels.md); None without compiled kernels."""
 
 _throttled = ThrottledLogger(logging.getLogger(__name__), clock.now_ms)
 
@@ -131,7 +135,30 @@ def read_queue(broker: PullLimits, topic: str, queue_id: int, offset: int, max_c
     entries = store.read_entries(topic, queue_id, offset, count)
     if not entries:
         return Pulled(FOUND_NULL, min(max(_next_queue_file(store, offset), low), high), low, high, b"", 0)
-    return _collect(broker, entries, offset, limit, wanted, low, high)
+    collected = _collect_compiled(broker, entries, offset, limit, wanted, low, high)
+    return collected or _collect(broker, entries, offset, limit, wanted, low, high)
+
+
+def _collect_compiled(
+    broker: PullLimits, entries: bytes, offset: int, limit: int, wanted: Filter, low: int, high: int
+) -> Pulled | None:
+    """Return what `_collect` returns, from the kernel; None if the pull is left to Python."""
+    store, last_at = broker.store, len(entries) - ENTRY.size
+    if collect_matching is None or wanted.properties is not None or (wanted.tags is not None and not wanted.codes):
+        return None
+    (first_offset, _, _), (last_offset, last_size, _) = ENTRY.unpack_from(entries), ENTRY.unpack_from(entries, last_at)
+    confirmed = store.confirmed_offset
+    if first_offset < store.min_offset or last_offset + last_size > confirmed:
+        return None
+    limit, max_bytes = _transfer_limits(broker, limit, first_offset)
+    collected = collect_matching(
+        entries, wanted.codes, *store.open_segment, confirmed, offset, max(limit, 0), max(max_bytes, 0)
+    )
+    if collected is None:
+        return None
+    examined, count, records = collected
+    behind = store.end_offset - ENTRY.unpack_from(entries, min(examined * ENTRY.size, last_at))[0]
+    return Pulled(FOUND if count else NO_MATCHED, offset + examined, low, high, records, count, behind)
 
 
 def _collect(
@@ -221,7 +248,8 @@ def _candidates(entries: bytes, wanted: Filter, properties_of: PropertyReader | 
     """Return the entries that may match."""
     if properties_of is not None and wanted.needle:
         return properties_of.candidates(entries, wanted.needle)
-    return _tagged(entries, wanted.tag) if wanted.tag else enumerate(ENTRY.iter_unpack(entries))
+    has_one_tag = len(wanted.codes) == CODE_BYTES
+    return _tagged(entries, wanted.codes) if has_one_tag else enumerate(ENTRY.iter_unpack(entries))
 
 
 def _next_queue_file(store: MessageStore, queue_offset: int) -> int:
