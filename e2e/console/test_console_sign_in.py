@@ -9,7 +9,7 @@ import urllib.request
 import pytest
 from console.conftest import NewCluster, OpenPage
 from console.watched import Watched
-from delaymq_testing.http_accounts import RULES, SECRETS
+from delaymq_testing.accounts.http_accounts import RULES, SECRETS
 from harness.brokers import BROKER_NAME, OurCluster
 from playwright.sync_api import expect
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from delaymq_testing.http_accounts import RULES, TOKEN, GuardedBroker, ask, bearer
+from delaymq_testing.accounts.http_accounts import RULES, TOKEN, GuardedBroker, ask, bearer
 from harness.ports import free_broker_port
 
 NAMES = ("broker-a", "broker-a-1")

@@ -15,8 +15,8 @@ from delaymq.cli.target.contexts import Target, target
 from delaymq.cli.target.every_broker import brokers_at
 from delaymq.cli.target.http_api import HttpApi
 from delaymq.cli.target.http_sessions import sign_out_all
+from delaymq_testing.accounts.http_accounts import SECRETS, TOKEN, GuardedBroker, bearer
 from delaymq_testing.cli_running import Done, called
-from delaymq_testing.http_accounts import SECRETS, TOKEN, GuardedBroker, bearer
 from delaymq_testing.running_server import run
 
 

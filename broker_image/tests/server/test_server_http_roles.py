@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from delaymq.server.api.routes import ROUTES
 from delaymq.server.http.sign_in.needs import Needs
+from delaymq_testing.accounts.http_accounts import SECRETS, TOKEN, GuardedBroker, bearer
 from delaymq_testing.cli_running import called
-from delaymq_testing.http_accounts import SECRETS, TOKEN, GuardedBroker, bearer
 
 ALL = frozenset({"tenant-a", "tenant-b", "reader-1", "operator", "manager", "admin-1", "token"})
 ADMINISTER = frozenset({"manager", "admin-1", "token"})

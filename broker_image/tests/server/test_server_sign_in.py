@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from delaymq_testing.http_accounts import RULES, TOKEN, GuardedBroker, Reply, ask, bearer, sign_in, token_of
+from delaymq_testing.accounts.http_accounts import RULES, TOKEN, GuardedBroker, Reply, ask, bearer, sign_in, token_of
 
 PROXY, SESSION = "127.0.0.9", "/api/v1/session"
 

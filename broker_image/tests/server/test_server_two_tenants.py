@@ -14,8 +14,8 @@ from delaymq.namesrv.guard import GUARDED
 from delaymq.namesrv.queries import QUERIES
 from delaymq.namesrv.table import PROCESSORS as NAMESRV_PROCESSORS
 from delaymq.protocol.codes import RequestCode
+from delaymq_testing.accounts.two_tenants import ALPHA, BRAVO, STORING, Checker, Signed, tenants
 from delaymq_testing.running_server import run
-from delaymq_testing.two_tenants import ALPHA, BRAVO, STORING, Checker, Signed, tenants
 
 PAGE = Path(__file__).parents[3] / "docs" / "operations" / "access-control.md"
 BROKER_CODES = sorted({*PROCESSORS, *PROCESSORS_OF_ACCESS})

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from delaymq.config.access_keys import AccessKeys, AuditKeys, SessionKeys, check_access
 from delaymq.config.checks import ip_address, parse_addresses, parse_hours
 from delaymq.config.errors import ConfigError
 from delaymq.config.fields import choice, flag, number, text, wire_name
@@ -14,16 +15,7 @@ from delaymq.config.log_levels import parse_log_levels
 from delaymq.config.plain_slave_keys import PlainSlaveKeys, check_plain_slaves
 from delaymq.config.register_keys import RegisterKeys, check_register
 from delaymq.config.replication_keys import SLAVE, ReplicationKeys, check_replication
-from delaymq.config.session_keys import SessionKeys
-from delaymq.config.tls_keys import (
-    ENFORCING,
-    AccessKeys,
-    TlsClientKeys,
-    TlsServerKeys,
-    check_access,
-    check_tls,
-    check_tls_client,
-)
+from delaymq.config.tls_keys import ENFORCING, TlsClientKeys, TlsServerKeys, check_tls, check_tls_client
 from delaymq.message.levels import DEFAULT_LEVELS, MAX_DELAY_MS, DelayLevels, delay_text
 
 STANDALONE_DEFAULTS: Mapping[str, str] = {
@@ -57,29 +49,7 @@ _NAMESRV_ACCOUNT = (
     "file with `accessKey` and `secretKey`, in the format of RocketMQ's tools.yml, with which the broker signs its"
     " registrations; reloaded when it changes"
 )
-_AUDIT_PATH = (
-    "folder of the audit log. Empty: `delaymq/audit` in the store, none with `readOnly`; for a NameServer,"
-    " `namesrv-audit` next to the file of `kvConfigPath`"
-)
 _NAMESRV_METADATA = "with `own`, accounts receive [routes](name-server-rules.md#metadata) only of permitted topics"
-
-
-@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
-class _AuditKeys:
-    """Keys of the audit log."""
-
-    audit_log_enable: bool = flag(True, "whether changes are recorded in the [audit log](audit.md)", ours=True)
-    audit_log_path: str = text("", _AUDIT_PATH, ours=True)
-    audit_log_max_bytes: int = number(
-        16 << 20,
-        65_536,
-        1 << 30,
-        "size in bytes at which the audit log starts its next file",
-        ours=True,
-    )
-    audit_log_files: int = number(
-        10, 2, 1_000, "number of files of the audit log; the oldest one is deleted for a new one", ours=True
-    )
 
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
@@ -124,7 +94,7 @@ class _BrokerAddresses:
 # The keys of the last base come first where all are listed: addresses, TLS, then what stands here.
 @dataclass(frozen=True, kw_only=True)
 class BrokerConfig(
-    _AuditKeys,
+    AuditKeys,
     PlainSlaveKeys,
     RegisterKeys,
     ReplicationKeys,
@@ -447,7 +417,7 @@ class _NamesrvAddresses:
 
 
 @dataclass(frozen=True, kw_only=True)
-class NamesrvConfig(_AuditKeys, TlsServerKeys, _NamesrvAddresses):
+class NamesrvConfig(AuditKeys, TlsServerKeys, _NamesrvAddresses):
     """Configuration of a NameServer."""
 
     namesrv_acl_config_path: str = text("", _NAMESRV_ACL_PATH, ours=True)

@@ -1,4 +1,4 @@
-"""RocketMQ's TLS keys, for servers and for brokers as clients, and keys of access control, which may depend on TLS.
+"""RocketMQ's TLS keys: for servers, for brokers as clients, and checks of invalid combinations.
 
 RocketMQ reads them from JVM system properties and `tls.config.file`; here they are ordinary keys. The classes are
 bases of configurations, so they omit the generated dataclass methods, which would slow down each start.
@@ -22,21 +22,6 @@ ENFORCING: Final = "enforcing"
 ADDRESS_HOST: Final = "host"
 """Value of tls.client.serverName: each certificate must have the host of the address that was connected to."""
 _NAME: Final = re.compile(r"[A-Za-z0-9._:-]{1,253}")
-
-_RULES_PATH = (
-    "file of access rules and [quotas](quotas.md); the folder"
-    " `acl` next to it is read, too. Empty: `plain_acl.yml` in the folder of the `-c`"
-    " file, or in the folder `conf` next to the store"
-)
-_ADMIN = (
-    "whether administrative requests need TLS, a connection from this machine, or"
-    " [the second signature](access-control.md#the-second-signature)"
-)
-_METADATA = "with `own`, accounts receive [metadata](access-control.md#metadata) only of what their rules permit"
-_CERTIFICATES = (
-    "whether unsigned requests are those of the account that the"
-    " [client certificate](access-control.md#client-certificates) names"
-)
 
 
 def true_or_false(value: str) -> None:
@@ -104,32 +89,6 @@ class TlsClientKeys:
         ours=True,
         check=server_name,
     )
-
-
-@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
-class AccessKeys:
-    """Keys of a broker's access control."""
-
-    acl_enable: bool = flag(False, "whether requests must be signed: [access control](access-control.md)")
-    acl_config_path: str = text("", _RULES_PATH, ours=True)
-    acl_admin_needs_tls: bool = flag(False, _ADMIN, ours=True)
-    acl_metadata: str = choice("open", "open", "own", about=_METADATA, ours=True)
-    acl_certificate_accounts: bool = flag(False, _CERTIFICATES, ours=True)
-
-
-def check_access(config: AccessKeys, tls: TlsServerKeys) -> None:
-    """Raise ConfigError if certificates are to name accounts, but would not do so, or those of any issuer."""
-    needed = {
-        "aclEnable=true": config.acl_enable,
-        "tls.server.mode=permissive or enforcing": tls.tls_server_mode != DISABLED,
-        "tls.server.certPath": bool(tls.tls_server_cert_path),
-        "tls.server.authClient=true": tls.tls_server_auth_client,
-        "tls.server.need.client.auth=optional or require": tls.tls_server_need_client_auth != "none",
-        "tls.server.trustCertPath": bool(tls.tls_server_trust_cert_path),
-    }
-    missing = [key for key, is_set in needed.items() if not is_set]
-    if config.acl_certificate_accounts and missing:
-        raise ConfigError(f"aclCertificateAccounts=true also needs {', '.join(missing)}: set these keys")
 
 
 def check_tls_client(config: TlsClientKeys) -> None:

@@ -20,9 +20,9 @@ from delaymq.protocol.bodies import (
     TopicConfig,
     decode_settings,
 )
+from delaymq_testing.accounts.two_tenants import RULES as SHARED_RULES
 from delaymq_testing.broker.guarded import MISSING, RULES, Guarded
 from delaymq_testing.broker.harness import FakeSession, Harness, broker_config, send_fields
-from delaymq_testing.two_tenants import RULES as SHARED_RULES
 
 QUEUE = {"queueId": "0"}
 

@@ -1,0 +1,1 @@
+"""Brokers with accounts, and tenants that share one."""
