@@ -46,6 +46,7 @@ BY_VARIABLE: dict[tuple[str, str], set[str]] = {
     ("ensure.py", "get"): made_kinds() - {"Secret"},
     ("ensure.py", "apply"): made_kinds(),
     ("supporting_objects.py", "apply"): {"Secret"},
+    ("certificates.py", "apply"): {"Secret"},
     ("registration.py", "apply"): {"Secret"},
     ("replication_objects.py", "get"): {"Role", "RoleBinding"},
     ("replication_objects.py", "apply"): {"Role", "RoleBinding", "Secret"},

@@ -50,6 +50,8 @@ TLS_KEYS = (
     "useTLS and tls.… are set by the operator: use spec.tls (plaintext connections remain possible), and remove the "
     "keys"
 )
+ONE_SOURCE = "a certificate has exactly one source: set either secretName or generate"
+SHORT_CA = "a CA must outlive its certificates by far: use a caValidityDays of at least 6 · validityDays"
 SECRET_NAME = (
     "a Secret name consists of lower-case letters, digits, - and ., and starts and ends with a letter or digit"
 )
@@ -104,6 +106,9 @@ REFUSED_BROKERS: list[tuple[Spec, str, str]] = [
     ({"config": {"useTLS": "true"}}, "spec.config", TLS_KEYS),
     ({"config": {"tls.server.mode": "enforcing"}}, "spec.config", TLS_KEYS),
     ({"tls": {"secretName": "../others"}}, "spec.tls.secretName", SECRET_NAME),
+    ({"tls": {}}, "spec.tls", ONE_SOURCE),
+    ({"tls": {"secretName": "a", "generate": {}}}, "spec.tls", ONE_SOURCE),
+    ({"tls": {"generate": {"validityDays": 90, "caValidityDays": 539}}}, "spec.tls.generate", SHORT_CA),
     ({"accessControl": {"secretName": "Rules"}}, "spec.accessControl.secretName", SECRET_NAME),
     ({"storage": {"size": "ten"}}, "spec.storage.size", "a size is a number above 0 and a unit: use a value like 10Gi"),
     (
@@ -194,6 +199,8 @@ REFUSED_BROKERS: list[tuple[Spec, str, str]] = [
 ACCEPTED_BROKERS: list[Spec] = [
     {},
     {"tls": {"secretName": "orders-tls.v2"}, "accessControl": {"secretName": "r"}},
+    {"tls": {"generate": {}}},
+    {"tls": {"generate": {"validityDays": 397, "caValidityDays": 2382}}},
     {"size": 32, "flush": "Sync", "paused": True, "image": "registry.example:5000/a/b@sha256:0"},
     {"replicasPerGroup": 5, "replication": {"mode": "Async", "minInSync": 5, "failover": "Manual"}},
     {"config": {"fileReservedTime": "168", "regionId": "a=b; c: d\té", "mappedFileSizeCommitLog": "nonsense"}},
@@ -232,6 +239,7 @@ CHANGED_BROKERS: list[tuple[Spec, Spec, tuple[str, str] | None]] = [
     ({"storage": {"size": "10Gi"}}, {"storage": {"size": "10240Mi"}}, None),
     ({"size": 3}, {"size": 1}, None),
     ({}, {"nameServers": {"addresses": ["a:9876"]}}, None),
+    ({"tls": {"secretName": "a"}}, {"tls": {"generate": {}}}, None),
     (_node_port(), {"external": {"type": "LoadBalancer"}}, None),
     ({"external": {"type": "LoadBalancer", "loadBalancerClass": "a"}}, {}, None),
     (

@@ -108,7 +108,11 @@ def test_defaults_of_types_match_schema(kind: str) -> None:
     filled = with_defaults(at(schema_of(kind), "spec"), required)
     struct = TYPES[kind][0]
     assert msgspec.convert(required, struct) == msgspec.convert(filled, struct)
-    of_brokers: list[dict[str, Any]] = [{"external": {"type": "NodePort"}}, {"analytics": {}}]
+    of_brokers: list[dict[str, Any]] = [
+        {"external": {"type": "NodePort"}},
+        {"analytics": {}},
+        {"tls": {"generate": {}}},
+    ]
     for optional in of_brokers if kind == names.BROKER_KIND else ():
         filled = with_defaults(at(schema_of(kind), "spec"), optional)
         assert msgspec.convert(optional, struct) == msgspec.convert(filled, struct)

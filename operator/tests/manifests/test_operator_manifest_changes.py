@@ -86,6 +86,8 @@ CHANGES: dict[str, tuple[Manifest, Manifest, set[str], set[str]]] = {
     "imagePullSecrets": ({}, {"imagePullSecrets": [{"name": "s"}]}, BOTH, BOTH),
     "tls": ({}, {"tls": {"secretName": "s"}}, BOTH, BOTH),
     "tls, another": ({"tls": {"secretName": "s"}}, {"tls": {"secretName": "t"}}, BOTH, BOTH),
+    "tls, generated": ({"tls": {"secretName": "s"}}, {"tls": {"generate": {}}}, BOTH, BOTH),
+    "tls, another lifetime": ({"tls": {"generate": {}}}, {"tls": {"generate": {"validityDays": 7}}}, set(), set()),
     "accessControl": ({}, {"accessControl": {"secretName": "s"}}, {BROKERS}, {BROKERS}),
     "accessControl, another": (
         {"accessControl": {"secretName": "s"}},

@@ -1,5 +1,6 @@
 """The certificate Secret in the pods of brokers and NameServers."""
 
+import re
 from typing import Any
 
 import pytest
@@ -28,12 +29,27 @@ def test_variables_name_mounted_certificate_files() -> None:
 
 @pytest.mark.parametrize("key", ["useTLS", "tls.enable", "tls.server.mode", "tls.server.certPath"])
 def test_tls_keys_are_rejected_in_config(key: str) -> None:
-    with pytest.raises(SpecError, match=r"spec\.tls\.secretName"):
+    with pytest.raises(SpecError, match=r"spec\.tls"):
         broker(config={key: "x"})
 
 
-def test_tls_secret_without_name_is_rejected() -> None:
-    with pytest.raises(SpecError):
-        broker(tls={"secretName": ""})
-    with pytest.raises(SpecError):
-        broker(tls={})
+@pytest.mark.parametrize(
+    ("tls", "sentence"),
+    [
+        ({"secretName": ""}, "spec.tls.secretName"),
+        ({}, "spec.tls: set either secretName or generate"),
+        ({"secretName": "a", "generate": {}}, "spec.tls: set either secretName or generate"),
+        ({"generate": {"validityDays": 0}}, "spec.tls.generate.validityDays"),
+        ({"generate": {"caValidityDays": 539}}, "caValidityDays must be at least 6 times validityDays"),
+    ],
+)
+def test_tls_without_single_valid_source_is_rejected(tls: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(SpecError, match=re.escape(sentence)):
+        broker(tls=tls)
+
+
+def test_generated_certificate_is_mounted_without_the_ca() -> None:
+    found = broker(tls={"generate": {}})
+    [volume] = tls_volumes(found)
+    assert volume["secret"]["secretName"] == "demo-tls"
+    assert {"demo-ca", "ca.key"}.isdisjoint(str(volume["secret"]).split("'"))

@@ -71,7 +71,8 @@ PERMISSIONS: Final[tuple[Permission, ...]] = (
         "",
         "secrets",
         ("get", "create", "patch"),
-        "the token of the brokers' HTTP API, and Secrets that a Broker names; never listed",
+        "the token of the brokers' HTTP API, accounts, certificates and their CA, and Secrets that a Broker names; "
+        "never listed",
     ),
     Permission(
         "policy", "poddisruptionbudgets", (*SEEN, "create", "patch", "delete"), "one broker group down at a time"

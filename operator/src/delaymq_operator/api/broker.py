@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from msgspec import Meta, field
 
@@ -20,12 +20,17 @@ from delaymq_operator.api.names import (
     PROMOTE_ANNOTATION,
     RESTART_ANNOTATION,
     ROTATE_ANNOTATION,
+    certificate_secret,
 )
 from delaymq_operator.api.resource import ApiStruct, NameRef, Resource, metadata_of, spec_of, status_of
 
 _LINE_ENDS = frozenset("\x85\u2028\u2029")
 """Unicode line separators, at which readers of broker.conf end a line, too."""
 _MAX_SHOWN_CHARS = 100
+CA_VALIDITY_RATIO: Final = 6
+"""Least ratio of the lifetimes of a CA and of its certificates. A CA issues certificates for at most five sixths of its
+lifetime, so none of them has to outlive it.
+"""
 
 Quantity = str | int
 """A Kubernetes quantity: `100m`, `256Mi`, `2`."""
@@ -108,11 +113,27 @@ class NetworkPolicy(ApiStruct, frozen=True, kw_only=True):
     allow_metrics_from: tuple[Opaque, ...] = ()
 
 
-class Tls(ApiStruct, frozen=True, kw_only=True):
-    """TLS, in addition to plaintext connections on the same ports."""
+class GeneratedCertificate(ApiStruct, frozen=True, kw_only=True):
+    """A certificate that the operator issues, with a CA of the Broker."""
 
-    secret_name: Annotated[str, Meta(min_length=1, max_length=253)]
+    validity_days: Annotated[int, Meta(ge=1, le=397)] = 90
+    ca_validity_days: Annotated[int, Meta(ge=6, le=7300)] = 1825
+
+    def __post_init__(self) -> None:
+        if self.ca_validity_days < CA_VALIDITY_RATIO * self.validity_days:
+            raise ValueError(f"caValidityDays must be at least {CA_VALIDITY_RATIO} times validityDays")
+
+
+class Tls(ApiStruct, frozen=True, kw_only=True):
+    """TLS on the ports of brokers and NameServers, with a certificate from exactly one source."""
+
+    secret_name: Annotated[str, Meta(min_length=1, max_length=253)] | None = None
     """A Secret of type kubernetes.io/tls."""
+    generate: GeneratedCertificate | None = None
+
+    def __post_init__(self) -> None:
+        if (self.secret_name is None) == (self.generate is None):
+            raise ValueError("set either secretName or generate")
 
 
 class AccessControl(ApiStruct, frozen=True, kw_only=True):
@@ -175,6 +196,12 @@ class Broker(Resource, frozen=True, kw_only=True):
     status: BrokerStatus = BrokerStatus()
 
     @property
+    def certificate_secret(self) -> str | None:
+        """Name of the Secret with the certificate of brokers and NameServers; None without spec.tls."""
+        tls = self.spec.tls
+        return None if tls is None else tls.secret_name or certificate_secret(self.name)
+
+    @property
     def restart_annotation(self) -> str:
         """Value of the annotation; a change restarts all pods."""
         return self.annotations.get(RESTART_ANNOTATION, "")
@@ -214,7 +241,7 @@ def _check_config(config: Mapping[str, str]) -> None:
     for key, value in config.items():
         if key == "useTLS" or key.startswith("tls."):
             raise SpecError(
-                f"spec.config.{key} is set by the operator: certificates come from spec.tls.secretName, and plaintext"
+                f"spec.config.{key} is set by the operator: certificates come from spec.tls, and plaintext"
                 " connections are always accepted, since the operator and NameServers use them; remove the key"
             )
         if key in OWNED_KEYS:

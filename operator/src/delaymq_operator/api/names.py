@@ -70,6 +70,9 @@ GROUP_NODE_PORT_DISTANCE: Final = 10
 
 STORE_VOLUME: Final = "store"
 TOKEN_KEY: Final = "token"
+CERTIFICATE_KEY: Final = "tls.crt"
+PRIVATE_KEY_KEY: Final = "tls.key"
+CA_KEY: Final = "ca.crt"
 BROKER_CONF_KEY: Final = "broker.conf"
 
 OWNED_KEYS: Final = {
@@ -185,6 +188,16 @@ def token_secret(broker: str) -> str:
 def registration_secret(broker: str) -> str:
     """Return the Secret with the accounts of registrations and the NameServers' rules: demo-registration."""
     return f"{broker}-registration"
+
+
+def authority_objects(broker: str) -> str:
+    """Return the Secret with the Broker's CA, and the ConfigMap with its certificates: demo-ca."""
+    return f"{broker}-ca"
+
+
+def certificate_secret(broker: str) -> str:
+    """Return the Secret with the certificate that the operator issues: demo-tls."""
+    return f"{broker}-tls"
 
 
 def namesrv_objects(broker: str) -> str:

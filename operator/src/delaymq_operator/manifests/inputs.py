@@ -64,8 +64,14 @@ def _of_all_pods(broker: Broker) -> dict[str, Any]:
         "spread": list(template.topology_spread_constraints),
         "priority": template.priority_class_name,
         "serviceAccount": template.service_account_name,
-        "tls": "" if spec.tls is None else spec.tls.secret_name,
+        "tls": _certificate(broker),
     }
+
+
+def _certificate(broker: Broker) -> str:
+    """Return the source of the certificate; its lifetime restarts nothing."""
+    tls = broker.spec.tls
+    return "" if tls is None else tls.secret_name or "generate:"
 
 
 def _rules(broker: Broker) -> str:

@@ -5,14 +5,12 @@ from __future__ import annotations
 from typing import Final
 
 from delaymq_operator.api.broker import Broker
+from delaymq_operator.api.names import CERTIFICATE_KEY, PRIVATE_KEY_KEY
 from delaymq_operator.manifests.metadata import Manifest
 from delaymq_operator.manifests.secret_files import SecretFiles
 
 TLS_PATH: Final = "/etc/delaymq-tls"
-_CERTIFICATE: Final = "tls.crt"
-_KEY: Final = "tls.key"
-"""Keys of a Secret of type kubernetes.io/tls."""
-_FILES: Final = SecretFiles(volume="tls", path=TLS_PATH, keys=(_CERTIFICATE, _KEY))
+_FILES: Final = SecretFiles(volume="tls", path=TLS_PATH, keys=(CERTIFICATE_KEY, PRIVATE_KEY_KEY))
 
 
 def tls_environment(broker: Broker) -> dict[str, str]:
@@ -20,22 +18,18 @@ def tls_environment(broker: Broker) -> dict[str, str]:
     if broker.spec.tls is None:
         return {}
     return {
-        "DELAYMQ_TLS_SERVER_CERT_PATH": f"{TLS_PATH}/{_CERTIFICATE}",
-        "DELAYMQ_TLS_SERVER_KEY_PATH": f"{TLS_PATH}/{_KEY}",
+        "DELAYMQ_TLS_SERVER_CERT_PATH": f"{TLS_PATH}/{CERTIFICATE_KEY}",
+        "DELAYMQ_TLS_SERVER_KEY_PATH": f"{TLS_PATH}/{PRIVATE_KEY_KEY}",
     }
 
 
 def tls_mounts(broker: Broker) -> list[Manifest]:
     """Return the mounts of the container."""
-    return _FILES.mounts(_secret_name(broker))
+    return _FILES.mounts(broker.certificate_secret)
 
 
 def tls_volumes(broker: Broker) -> list[Manifest]:
     """Return the volume of the Secret; without it, or without its two keys, no pod starts. No other Secret type can
     be mounted.
     """
-    return _FILES.volumes(_secret_name(broker))
-
-
-def _secret_name(broker: Broker) -> str | None:
-    return None if broker.spec.tls is None else broker.spec.tls.secret_name
+    return _FILES.volumes(broker.certificate_secret)

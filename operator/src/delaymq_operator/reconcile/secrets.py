@@ -55,11 +55,17 @@ async def read_secret(
         read_ms, seen = remembered.seen.get(name, (now_ms - max_age_ms, SecretContent()))
         if not 0 <= now_ms - read_ms < max_age_ms:
             seen = parse_secret(await ctx.kube.get("Secret", broker.namespace, name))
-            named = {each.secret_name for each in (broker.spec.access_control, broker.spec.tls) if each is not None}
+            control = broker.spec.access_control
+            named = {control.secret_name if control is not None else None, broker.certificate_secret}
             named.add(registration_secret(broker.name))
             remembered.seen = {key: kept for key, kept in remembered.seen.items() if key in named}
             remembered.seen[name] = now_ms, seen
         return seen
+
+
+def forget_secret(broker: Broker, name: str, ctx: ReconcileContext) -> None:
+    """Forget a Secret that the operator has changed."""
+    ctx.memory.of(Key(BROKER_KIND, broker.namespace, broker.name), SecretCache).seen.pop(name, None)
 
 
 async def operator_account(broker: Broker, ctx: ReconcileContext) -> AdminAccount | None:

@@ -12,6 +12,7 @@ from delaymq_operator.api.resource import status_of
 from delaymq_operator.reconcile.broker.analytics.step import run_analytics
 from delaymq_operator.reconcile.broker.apply.addresses import ensure_addresses, ensure_name_server_address
 from delaymq_operator.reconcile.broker.apply.broker_settings import apply_settings
+from delaymq_operator.reconcile.broker.apply.certificates import ensure_certificates, renew_certificates
 from delaymq_operator.reconcile.broker.apply.ensure import NotOursError
 from delaymq_operator.reconcile.broker.apply.registration import ensure_registrations
 from delaymq_operator.reconcile.broker.apply.replication_objects import ensure_replication
@@ -78,6 +79,7 @@ CHANGE: tuple[Step, ...] = (
     ensure_replication,
     ensure_addresses,
     ensure_name_server_address,
+    ensure_certificates,
     ensure_name_servers,
     replace_unbound_volumes,
     ensure_group_sets,
@@ -90,6 +92,8 @@ CHANGE: tuple[Step, ...] = (
     remove_surplus_groups,
     drop_name_servers,
 )
+KEEP: tuple[Step, ...] = (renew_certificates,)
+"""Steps of passes that change nothing else, because the Broker is paused or its spec is invalid."""
 ANALYZE: tuple[Step, ...] = (run_analytics,)
 REPORT: tuple[Step, ...] = (
     compose_status,
@@ -109,7 +113,7 @@ async def reconcile_broker(key: Key, ctx: ReconcileContext) -> Outcome:
         return Outcome()
     p = _start_pass(key, ctx, body)
     await _run_steps(OBSERVE, p)
-    failure = await _change(p) if p.may_change else None
+    failure = await _change(p, CHANGE if p.may_change else KEEP)
     await _run_steps(ANALYZE, p)
     await _run_steps(REPORT, p)
     if failure is not None:
@@ -145,14 +149,14 @@ def _start_pass(key: Key, ctx: ReconcileContext, body: dict[str, object]) -> Bro
     return p
 
 
-async def _change(p: BrokerPass) -> KubeError | None:
+async def _change(p: BrokerPass, steps: tuple[Step, ...]) -> KubeError | None:
     """Run the steps that make changes.
 
     Rejections by the API server are reported in the status before the next attempt; after transient errors, the steps
     are simply retried.
     """
     try:
-        await _run_steps(CHANGE, p)
+        await _run_steps(steps, p)
     except NotOursError as conflict:
         report_conflict(p, conflict)
     except KubeError as error:

@@ -76,6 +76,10 @@ class BrokerMemory:
     leftovers: dict[int, int] = field(default_factory=dict)
     """Group → successive checks that found no endpoints of a former selector."""
     masterless_since_ms: dict[int, int] = field(default_factory=dict)
+    certified: str = ""
+    """Digest of what the issued certificate was last checked against."""
+    certified_ms: int = 0
+    """Time of that check."""
     applied: dict[tuple[str, str], Applied] = field(default_factory=dict)
     seen: dict[int, SeenOffsets] = field(default_factory=dict)
     resumed: dict[int, ResumedStatus] = field(default_factory=dict)
@@ -117,6 +121,7 @@ class BrokerMemory:
             self.warnings.clear()
             self.events_ms.clear()
             self.status_at_ms = 0
+            self.certified_ms = 0
             self.analytics.retry_ms = self.analytics.missing_ms = 0
             self.applied = {what: replace(last, at_ms=now_ms) for what, last in self.applied.items()}
         self.seen_ms = now_ms

@@ -14,7 +14,7 @@ from delaymq_operator.api.broker_status import BrokerStatus
 from delaymq_operator.api.conditions import Reason
 from delaymq_operator.api.delay_level_config import parse_delay_level_config
 from delaymq_operator.api.errors import SpecError
-from delaymq_operator.api.names import DRY_RUN_ANNOTATION
+from delaymq_operator.api.names import CERTIFICATE_KEY, DRY_RUN_ANNOTATION, PRIVATE_KEY_KEY
 from delaymq_operator.api.resource import metadata_of, status_of
 from delaymq_operator.manifests import RULES_KEY, DelayTable, broker_settings, check_settings, parse_quantity
 from delaymq_operator.reconcile.broker.model.broker_pass import BrokerPass, Note
@@ -125,8 +125,8 @@ async def find_secrets(p: BrokerPass) -> None:
     spec = p.broker.spec
     if spec.access_control is not None:
         await _find_secret(p, "spec.accessControl", spec.access_control.secret_name, (RULES_KEY,))
-    if spec.tls is not None:
-        await _find_secret(p, "spec.tls", spec.tls.secret_name, ("tls.crt", "tls.key"))
+    if spec.tls is not None and spec.tls.secret_name is not None:
+        await _find_secret(p, "spec.tls", spec.tls.secret_name, (CERTIFICATE_KEY, PRIVATE_KEY_KEY))
     if spec.access_control is not None and p.spec_problem is None:
         name = spec.access_control.secret_name
         if (await read_secret(p.broker, name, p.ctx)).account is None:
