@@ -119,3 +119,8 @@ def test_unusable_files_are_named(authority: Authority, tmp_path: Path) -> None:
     both = Pair(tmp_path / "both.pem", tmp_path / "unused.key")
     write_pair(both, pair.certificate.read_bytes() + pair.key.read_bytes(), b"")
     TlsOptions(certificate_path=both.certificate).context()
+
+
+def test_text_without_certificates_is_reported() -> None:
+    with pytest.raises(TlsFilesError, match="ca_pem contains no certificates in PEM format"):
+        TlsOptions(ca_pem="garbage").context()

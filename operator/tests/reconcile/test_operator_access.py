@@ -89,7 +89,9 @@ def test_topic_requests_to_brokers_use_account() -> None:
     [group] = asyncio.run(groups_of(broker, world.world))
     assert group.endpoint is not None
     assert group.endpoint.account == ACCOUNT
-    assert broker_endpoint("10.0.0.1", 10911, "t").account is None
+    without = broker_endpoint({"status": {"podIP": "10.0.0.1"}}, 10911, "t")
+    assert without is not None
+    assert without.account is None
 
 
 def test_missing_operator_account_is_reported_until_added() -> None:

@@ -15,6 +15,8 @@ class TlsOptions:
 
     ca_path: Path | None = None
     """Trusted issuers, PEM. None: those of the system."""
+    ca_pem: str = ""
+    """Text with trusted issuers, PEM, instead of a file. Empty: none."""
     certificate_path: Path | None = None
     """Client certificate for servers that request one, PEM, with the certificates of its issuers."""
     key_path: Path | None = None
@@ -36,6 +38,11 @@ class TlsOptions:
         if self.insecure:
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE
+        elif self.ca_pem:
+            try:
+                context.load_verify_locations(cadata=self.ca_pem)
+            except (ssl.SSLError, ValueError) as error:
+                raise TlsFilesError("ca_pem contains no certificates in PEM format: give the trusted CAs") from error
         elif self.ca_path is None:
             context.load_default_certs(ssl.Purpose.SERVER_AUTH)
         else:

@@ -8,10 +8,12 @@ to a lost node reports no failure.
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Final, TypeVar
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import quote, urlencode
 
 import msgspec
@@ -29,11 +31,11 @@ from delaymq.api_types.broker import (
 )
 from delaymq.api_types.delay_settings import DelaySettings, TopicDelays, TopicDelaySettings
 from delaymq.api_types.replication import Detachable, DetachBody, EpochBody, NoteBody, Replication, SwitchoverBody
-from delaymq.client import Admin, Client, ClientError, ClientOptions, Credentials, RefusedError
+from delaymq.client import Admin, Client, ClientError, ClientOptions, Credentials, RefusedError, TlsOptions
 from delaymq.client import TopicConfig as ClientTopicConfig
 
 from delaymq_operator.reconcile.errors import BrokerRefused, BrokerUnreachable
-from delaymq_operator.reconcile.ports import AdminAccount, Endpoint, TopicConfig
+from delaymq_operator.reconcile.ports import AdminAccount, Endpoint, ServerTrust, TopicConfig
 
 if TYPE_CHECKING:
     import aiohttp
@@ -46,6 +48,9 @@ MAX_CONCURRENT_REQUESTS: Final = 32
 """Maximum number of concurrent calls, so that hundreds of unresponsive brokers do not exhaust the process's file
 descriptors.
 """
+
+MAX_CACHED_CONTEXTS: Final = 64
+"""Maximum number of CAs whose TLS contexts are kept."""
 
 _REPLICATION: Final = "/api/v1/replication"
 _NOT_FOUND: Final = 404
@@ -152,45 +157,57 @@ class HttpBrokerAdmin:
     async def set_settings(self, endpoint: Endpoint, settings: Mapping[str, str]) -> None:
         """Change settings of a running broker (request code 25)."""
         address = _address(endpoint.host, endpoint.broker_port)
-        async with self._admin(address, account=endpoint.account) as admin:
+        async with self._admin(address, account=endpoint.account, tls=endpoint.tls) as admin:
             await admin.update_broker_config(address, dict(settings))
 
     async def topics(self, endpoint: Endpoint) -> dict[str, TopicConfig]:
         """Return all topics of a broker by name."""
         address = _address(endpoint.host, endpoint.broker_port)
-        async with self._admin(address, account=endpoint.account) as admin:
+        async with self._admin(address, account=endpoint.account, tls=endpoint.tls) as admin:
             found = await admin.topic_configs(address)
         return {name: TopicConfig(**asdict(one) | {"topic": name}) for name, one in found.items()}
 
     async def put_topic(self, endpoint: Endpoint, config: TopicConfig) -> None:
         """Create or change a topic on a broker."""
         address = _address(endpoint.host, endpoint.broker_port)
-        async with self._admin(address, account=endpoint.account) as admin:
+        async with self._admin(address, account=endpoint.account, tls=endpoint.tls) as admin:
             await admin.put_topic(address, ClientTopicConfig(**asdict(config)))
 
     async def delete_topic(self, endpoint: Endpoint, topic: str) -> None:
         """Delete a topic on a broker; an absent topic is not an error."""
         address = _address(endpoint.host, endpoint.broker_port)
-        async with self._admin(address, account=endpoint.account) as admin:
+        async with self._admin(address, account=endpoint.account, tls=endpoint.tls) as admin:
             await admin.delete_topic_on(address, topic)
 
     async def delete_route(
-        self, addresses: tuple[str, ...], topic: str, *, cluster: str, account: AdminAccount | None = None
+        self,
+        addresses: tuple[str, ...],
+        topic: str,
+        *,
+        cluster: str,
+        account: AdminAccount | None = None,
+        tls: ServerTrust | None = None,
     ) -> None:
         """Remove a topic of a cluster from the routes of all NameServers; an absent topic is not an error."""
-        async with self._admin(*addresses, name_servers=addresses, account=account) as admin:
+        async with self._admin(*addresses, name_servers=addresses, account=account, tls=tls) as admin:
             await admin.delete_route(topic, cluster=cluster)
 
-    async def orders(self, address: str) -> Mapping[str, str]:
+    async def orders(self, address: str, *, tls: ServerTrust | None = None) -> Mapping[str, str]:
         """Return the order configurations of a NameServer: topic → text."""
-        async with self._admin(address) as admin:
+        async with self._admin(address, tls=tls) as admin:
             return await admin.orders(address)
 
     async def put_order(
-        self, addresses: tuple[str, ...], topic: str, text: str | None, *, account: AdminAccount | None = None
+        self,
+        addresses: tuple[str, ...],
+        topic: str,
+        text: str | None,
+        *,
+        account: AdminAccount | None = None,
+        tls: ServerTrust | None = None,
     ) -> None:
         """Set or (None) remove a topic's order configuration on all NameServers."""
-        async with self._admin(*addresses, name_servers=addresses, account=account) as admin:
+        async with self._admin(*addresses, name_servers=addresses, account=account, tls=tls) as admin:
             if text is None:
                 await admin.delete_order(topic)
             else:
@@ -200,7 +217,11 @@ class HttpBrokerAdmin:
 
     @asynccontextmanager
     async def _admin(
-        self, *asked: str, name_servers: tuple[str, ...] | None = None, account: AdminAccount | None = None
+        self,
+        *asked: str,
+        name_servers: tuple[str, ...] | None = None,
+        account: AdminAccount | None = None,
+        tls: ServerTrust | None = None,
     ) -> AsyncIterator[Admin]:
         address = ", ".join(asked)
         # Covers opening a connection and one concurrent request to each of `asked`.
@@ -208,6 +229,8 @@ class HttpBrokerAdmin:
         async with self._turns:
             with _as_broker_errors(address, deadline_s):
                 options = self._options if account is None else replace(self._options, credentials=_signing(account))
+                if tls is not None:
+                    options = replace(options, tls=TlsOptions(ca_pem=tls.ca, server_name=tls.name))
                 async with asyncio.timeout(deadline_s), Client(name_servers, options) as client:
                     yield Admin(client)
 
@@ -219,11 +242,15 @@ class HttpBrokerAdmin:
         data = None if body is None else msgspec.json.encode(body)
         try:
             async with self._turns:
-                sent = self._http_session().request(method, f"http://{address}{path}", headers=headers, data=data)
-                async with sent as answer:
+                url, tls = f"http://{address}{path}", {}
+                if endpoint.https:
+                    url, tls = f"https://{address}{path}", _https(endpoint, address)
+                async with self._http_session().request(method, url, headers=headers, data=data, **tls) as answer:
                     content = await _read(answer, address)
         except TimeoutError as error:
             raise BrokerUnreachable(address, f"no response to {method} {path} within {self._timeout_s:g} s") from error
+        except aiohttp.ClientConnectorCertificateError as error:
+            raise BrokerUnreachable(address, f"its certificate is not accepted: {_why(error)}") from error
         except (aiohttp.ClientError, OSError) as error:
             raise BrokerUnreachable(address, str(error) or type(error).__name__) from error
         if answer.status >= 300:
@@ -252,6 +279,22 @@ def _settings_path(topic: str) -> str:
 
 def _signing(account: AdminAccount) -> Credentials:
     return Credentials(account.access_key, account.secret_key)
+
+
+def _https(endpoint: Endpoint, address: str) -> dict[str, Any]:
+    if endpoint.tls is None:
+        raise BrokerUnreachable(address, "it requires TLS, and no CA certificate is known to verify it")
+    return {"ssl": _context(endpoint.tls.ca), "server_hostname": endpoint.tls.name}
+
+
+@lru_cache(maxsize=MAX_CACHED_CONTEXTS)
+def _context(ca: str) -> ssl.SSLContext:
+    return TlsOptions(ca_pem=ca).context()
+
+
+def _why(error: aiohttp.ClientConnectorCertificateError) -> str:
+    found = error.certificate_error
+    return str(getattr(found, "verify_message", "") or found)
 
 
 async def _read(answer: aiohttp.ClientResponse, address: str) -> bytes:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 from delaymq_operator.api.broker import Broker
 from delaymq_operator.api.names import CERTIFICATE_KEY, PRIVATE_KEY_KEY
@@ -21,6 +22,15 @@ def tls_environment(broker: Broker) -> dict[str, str]:
         "DELAYMQ_TLS_SERVER_CERT_PATH": f"{TLS_PATH}/{CERTIFICATE_KEY}",
         "DELAYMQ_TLS_SERVER_KEY_PATH": f"{TLS_PATH}/{PRIVATE_KEY_KEY}",
     }
+
+
+def mounted_certificate(pod: Mapping[str, Any]) -> str | None:
+    """Return the Secret with the certificate of a pod, or of a pod template."""
+    for volume in (pod.get("spec") or {}).get("volumes") or []:
+        if volume.get("name") == _FILES.volume:
+            found: str | None = (volume.get("secret") or {}).get("secretName")
+            return found
+    return None
 
 
 def tls_mounts(broker: Broker) -> list[Manifest]:

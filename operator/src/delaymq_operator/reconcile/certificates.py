@@ -97,6 +97,25 @@ def facts_of(certificate: str) -> Facts:
     )
 
 
+def verification_name(names: Sequence[str]) -> str:
+    """Return a name that identifies a certificate with these names; empty: it has none.
+
+    It is the first DNS name without a wildcard, else one that a wildcard matches, else an address.
+    """
+    hosts = [name for name in names if not _is_address(name)]
+    plain = [name for name in hosts if "*" not in name]
+    matched = [f"delaymq{name[1:]}" for name in hosts if name.startswith("*.")]
+    return next(iter([*plain, *matched, *(name for name in names if _is_address(name))]), "")
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
 def belong_together(pair: Pair) -> bool:
     """Return whether a certificate and a key are readable and match."""
     try:
@@ -193,10 +212,7 @@ def _key_usage(*, is_authority: bool) -> x509.KeyUsage:
 def _general_name(name: str) -> x509.GeneralName:
     from cryptography import x509
 
-    try:
-        return x509.IPAddress(ipaddress.ip_address(name))
-    except ValueError:
-        return x509.DNSName(name)
+    return x509.IPAddress(ipaddress.ip_address(name)) if _is_address(name) else x509.DNSName(name)
 
 
 def _parse(certificate: str) -> x509.Certificate:

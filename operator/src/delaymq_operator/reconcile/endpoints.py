@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from delaymq_operator.api import names
-from delaymq_operator.reconcile.ports import AdminAccount, Endpoint, Kube
+from delaymq_operator.manifests.tls import mounted_certificate
+from delaymq_operator.reconcile.ports import AdminAccount, Endpoint, Kube, ServerTrust
 
 _WORD = re.compile("[!-~]+")
 
@@ -42,8 +43,30 @@ def running_port(pod: Mapping[str, Any]) -> int | None:
     return None
 
 
-def broker_endpoint(pod_ip: str, listen_port: int, token: str, account: AdminAccount | None = None) -> Endpoint:
-    """Return the endpoint of a broker by its pod's address, which is valid as soon as the pod has one."""
+def pod_trust(pod: Mapping[str, Any], trust: ServerTrust | None) -> ServerTrust | None:
+    """Return how to verify the servers of a pod; None: it has another certificate, or none, and is not verified."""
+    return trust if trust is not None and mounted_certificate(pod) == trust.secret_name else None
+
+
+def broker_endpoint(
+    pod: Mapping[str, Any],
+    listen_port: int,
+    token: str,
+    account: AdminAccount | None = None,
+    trust: ServerTrust | None = None,
+) -> Endpoint | None:
+    """Return the endpoint of a broker by its pod's address, which is valid as soon as the pod has one.
+
+    It depends on the pod, and not on the spec, which may not be in effect there yet, whether the connection uses TLS.
+    """
+    address = (pod.get("status") or {}).get("podIP")
+    if not address:
+        return None
     return Endpoint(
-        host=pod_ip, broker_port=listen_port, http_port=names.BROKER_HTTP_PORT, token=token, account=account
+        host=address,
+        broker_port=running_port(pod) or listen_port,
+        http_port=names.BROKER_HTTP_PORT,
+        token=token,
+        account=account,
+        tls=pod_trust(pod, trust),
     )

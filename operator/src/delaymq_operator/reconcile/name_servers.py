@@ -15,6 +15,9 @@ from typing import Final
 from delaymq_operator.api import Broker
 from delaymq_operator.api.names import namesrv_pod_addresses
 from delaymq_operator.reconcile.context import ReconcileContext
+from delaymq_operator.reconcile.endpoints import pod_trust
+from delaymq_operator.reconcile.ports import ServerTrust
+from delaymq_operator.reconcile.secrets import server_trust
 
 _SERVICE_SUFFIXES: Final = ("svc.cluster.local", "svc")
 
@@ -31,6 +34,14 @@ def name_servers_of(broker: Broker, ctx: ReconcileContext) -> tuple[str, ...]:
         for address in broker.spec.name_servers.addresses
         if address not in refused
     )
+
+
+async def name_server_trust(address: str, broker: Broker, ctx: ReconcileContext) -> ServerTrust | None:
+    """Return how to verify the NameServer at an address; None: the operator connects to it in plaintext. KubeError."""
+    if broker.spec.name_servers.addresses:
+        return None
+    pod = ctx.cache.get("Pod", broker.namespace, address.partition(".")[0])
+    return pod_trust(pod or {}, await server_trust(broker, ctx))
 
 
 def refused_addresses(broker: Broker, ctx: ReconcileContext) -> tuple[str, ...]:

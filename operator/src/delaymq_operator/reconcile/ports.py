@@ -98,6 +98,17 @@ class AdminAccount:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ServerTrust:
+    """How the certificate in a Secret is verified when a server shows it."""
+
+    secret_name: str
+    ca: str = field(repr=False)
+    """Certificates of trusted issuers, PEM."""
+    name: str
+    """Name or address that it must contain, since the operator connects to the addresses of pods."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Endpoint:
     """Address of a broker, its HTTP token, and the account for RocketMQ's protocol."""
 
@@ -106,6 +117,10 @@ class Endpoint:
     http_port: int
     token: str = field(repr=False)
     account: AdminAccount | None = None
+    tls: ServerTrust | None = None
+    """None: plaintext."""
+    https: bool = False
+    """Whether its HTTP port requires TLS."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,7 +189,13 @@ class BrokerAdmin(Protocol):
         """Delete a topic on a broker; an absent topic is not an error."""
 
     async def delete_route(
-        self, addresses: tuple[str, ...], topic: str, *, cluster: str, account: AdminAccount | None = None
+        self,
+        addresses: tuple[str, ...],
+        topic: str,
+        *,
+        cluster: str,
+        account: AdminAccount | None = None,
+        tls: ServerTrust | None = None,
     ) -> None:
         """Remove a topic of a cluster from the routes of all NameServers (`host:port`); an absent topic is not an
         error.
@@ -182,10 +203,16 @@ class BrokerAdmin(Protocol):
         External NameServers may have other clusters with a topic of that name.
         """
 
-    async def orders(self, address: str) -> Mapping[str, str]:
+    async def orders(self, address: str, *, tls: ServerTrust | None = None) -> Mapping[str, str]:
         """Return the order configurations of a NameServer (219, ORDER_TOPIC_CONFIG): topic → text."""
 
     async def put_order(
-        self, addresses: tuple[str, ...], topic: str, text: str | None, *, account: AdminAccount | None = None
+        self,
+        addresses: tuple[str, ...],
+        topic: str,
+        text: str | None,
+        *,
+        account: AdminAccount | None = None,
+        tls: ServerTrust | None = None,
     ) -> None:
         """Set or (None) remove a topic's order configuration on all NameServers."""

@@ -1,6 +1,6 @@
 """Users' Secrets referred to by a Broker: their contents, cached briefly, since Secrets are not watched.
 
-Keys, certificates and rules are not stored, only whether they exist; the operator's own account is stored.
+Private keys and rules are not stored, only whether they exist. The operator's own account and CA certificates are.
 """
 
 from __future__ import annotations
@@ -13,10 +13,12 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from delaymq_operator.api import Broker
-from delaymq_operator.api.names import BROKER_KIND, registration_secret
+from delaymq_operator.api.names import BROKER_KIND, CA_KEY, CERTIFICATE_KEY, registration_secret
 from delaymq_operator.manifests import registers
+from delaymq_operator.manifests.certificates import secret_texts
+from delaymq_operator.reconcile.certificates import facts_of, split_bundle, verification_name
 from delaymq_operator.reconcile.context import Key, ReconcileContext
-from delaymq_operator.reconcile.ports import AdminAccount
+from delaymq_operator.reconcile.ports import AdminAccount, ServerTrust
 
 ACCESS_KEY: Final = "accessKey"
 SECRET_KEY: Final = "secretKey"
@@ -34,6 +36,8 @@ class SecretContent:
     """Names of the keys that are not empty."""
     account: AdminAccount | None = None
     """The operator's account, if there is one."""
+    trust: ServerTrust | None = None
+    """How the certificate in it is verified; None without a certificate that has names, or without its CA."""
 
 
 @dataclass
@@ -54,7 +58,7 @@ async def read_secret(
         now_ms = ctx.clock()
         read_ms, seen = remembered.seen.get(name, (now_ms - max_age_ms, SecretContent()))
         if not 0 <= now_ms - read_ms < max_age_ms:
-            seen = parse_secret(await ctx.kube.get("Secret", broker.namespace, name))
+            seen = parse_secret(await ctx.kube.get("Secret", broker.namespace, name), name)
             control = broker.spec.access_control
             named = {control.secret_name if control is not None else None, broker.certificate_secret}
             named.add(registration_secret(broker.name))
@@ -83,14 +87,33 @@ async def name_server_account(broker: Broker, ctx: ReconcileContext) -> AdminAcc
     return (await read_secret(broker, registration_secret(broker.name), ctx)).account
 
 
-def parse_secret(secret: Mapping[str, Any] | None) -> SecretContent:
+async def server_trust(broker: Broker, ctx: ReconcileContext) -> ServerTrust | None:
+    """Return how the operator verifies brokers and NameServers; None: it connects to them in plaintext. KubeError."""
+    name = broker.certificate_secret
+    return None if name is None else (await read_secret(broker, name, ctx)).trust
+
+
+def parse_secret(secret: Mapping[str, Any] | None, name: str = "") -> SecretContent:
     """Return the relevant contents of a Secret, or of a missing one."""
     if secret is None:
         return SecretContent()
     data = secret.get("data") or {}
     access_key, secret_key = _text(data.get(ACCESS_KEY)), _text(data.get(SECRET_KEY))
     account = AdminAccount(access_key=access_key, secret_key=secret_key) if access_key and secret_key else None
-    return SecretContent(there=True, keys=frozenset(key for key, value in data.items() if value), account=account)
+    keys = frozenset(key for key, value in data.items() if value)
+    return SecretContent(there=True, keys=keys, account=account, trust=_trust(secret, name))
+
+
+def _trust(secret: Mapping[str, Any], name: str) -> ServerTrust | None:
+    texts = secret_texts(secret)
+    if CA_KEY not in texts or CERTIFICATE_KEY not in texts:
+        return None
+    authorities = split_bundle(texts[CA_KEY])
+    try:
+        expected = verification_name(facts_of(texts[CERTIFICATE_KEY]).names)
+    except ValueError:
+        return None
+    return ServerTrust(secret_name=name, ca="".join(authorities), name=expected) if authorities and expected else None
 
 
 def _text(encoded: object) -> str:

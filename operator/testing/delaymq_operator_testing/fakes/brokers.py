@@ -14,7 +14,7 @@ from delaymq.api_types.delay_settings import TopicDelays, TopicDelaySettings
 from delaymq.api_types.replication import Replication
 from delaymq.config import BrokerConfig, build, parse_properties_text, to_properties_text
 from delaymq_operator.reconcile.errors import BrokerRefused, BrokerUnreachable
-from delaymq_operator.reconcile.ports import AdminAccount, Endpoint, TopicConfig
+from delaymq_operator.reconcile.ports import AdminAccount, Endpoint, ServerTrust, TopicConfig
 from msgspec.structs import replace
 
 from delaymq_operator_testing.fakes.groups import FakeGroups
@@ -234,14 +234,26 @@ class FakeBrokers:
         raise AssertionError("topics are not the Broker's")
 
     async def delete_route(
-        self, addresses: tuple[str, ...], topic: str, *, cluster: str, account: AdminAccount | None = None
+        self,
+        addresses: tuple[str, ...],
+        topic: str,
+        *,
+        cluster: str,
+        account: AdminAccount | None = None,
+        tls: ServerTrust | None = None,
     ) -> None:
         raise AssertionError("topics are not the Broker's")
 
-    async def orders(self, address: str) -> Mapping[str, str]:
+    async def orders(self, address: str, *, tls: ServerTrust | None = None) -> Mapping[str, str]:
         raise AssertionError("not asked for a Broker")
 
     async def put_order(
-        self, addresses: tuple[str, ...], topic: str, text: str | None, *, account: AdminAccount | None = None
+        self,
+        addresses: tuple[str, ...],
+        topic: str,
+        text: str | None,
+        *,
+        account: AdminAccount | None = None,
+        tls: ServerTrust | None = None,
     ) -> None:
         raise AssertionError("topics are not the Broker's")

@@ -18,7 +18,16 @@ from delaymq_operator.api.names import FINALIZER, TOKEN_KEY, token_secret
 from delaymq_operator.api.topic import claim_of
 from delaymq_operator.reconcile.context import Key, ReconcileContext, ReconcileSettings
 from delaymq_operator.reconcile.errors import BrokerRefused, BrokerUnreachable, KubeError
-from delaymq_operator.reconcile.ports import AdminAccount, BrokerAdmin, Cache, Endpoint, Kube, Manifest, TopicConfig
+from delaymq_operator.reconcile.ports import (
+    AdminAccount,
+    BrokerAdmin,
+    Cache,
+    Endpoint,
+    Kube,
+    Manifest,
+    ServerTrust,
+    TopicConfig,
+)
 from msgspec import structs
 
 from delaymq_operator_testing.trees import copied
@@ -151,6 +160,8 @@ class MemoryBrokers:
 
     topics_by_host: dict[str, dict[str, TopicConfig]] = field(default_factory=dict)
     orders_by_address: dict[str, dict[str, str]] = field(default_factory=dict)
+    trusts: dict[str, ServerTrust | None] = field(default_factory=dict)
+    """How each NameServer was verified in the last request; None: the connection was in plaintext."""
     down: set[str] = field(default_factory=set)
     delays_by_host: dict[str, dict[str, TopicDelays]] = field(default_factory=dict)
     too_old: set[str] = field(default_factory=set)
@@ -212,25 +223,40 @@ class MemoryBrokers:
         if endpoint.token != self.token:
             raise BrokerRefused(endpoint.host, "unauthorized", "the token is missing or wrong")
 
-    async def orders(self, address: str) -> Mapping[str, str]:
+    async def orders(self, address: str, *, tls: ServerTrust | None = None) -> Mapping[str, str]:
         self._at("orders", address)
+        self.trusts[address] = tls
         return dict(self.orders_by_address.get(address, {}))
 
     async def put_order(
-        self, addresses: tuple[str, ...], topic: str, text: str | None, *, account: AdminAccount | None = None
+        self,
+        addresses: tuple[str, ...],
+        topic: str,
+        text: str | None,
+        *,
+        account: AdminAccount | None = None,
+        tls: ServerTrust | None = None,
     ) -> None:
         for address in addresses:
             self._at("put_order", address, topic, str(text))
+            self.trusts[address] = tls
             orders = self.orders_by_address.setdefault(address, {})
             orders.pop(topic, None)
             if text is not None:
                 orders[topic] = text
 
     async def delete_route(
-        self, addresses: tuple[str, ...], topic: str, *, cluster: str, account: AdminAccount | None = None
+        self,
+        addresses: tuple[str, ...],
+        topic: str,
+        *,
+        cluster: str,
+        account: AdminAccount | None = None,
+        tls: ServerTrust | None = None,
     ) -> None:
         for address in addresses:
             self._at("delete_route", address, topic, cluster)
+            self.trusts[address] = tls
 
     async def info(self, endpoint: Endpoint) -> NoReturn:
         raise AssertionError("not asked for a Topic")

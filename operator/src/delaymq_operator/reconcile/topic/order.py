@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from delaymq_operator.api import Broker, Topic
 from delaymq_operator.reconcile.context import ReconcileContext
 from delaymq_operator.reconcile.errors import BrokerRefused, BrokerUnreachable
-from delaymq_operator.reconcile.name_servers import name_servers_of
+from delaymq_operator.reconcile.name_servers import name_server_trust, name_servers_of
 from delaymq_operator.reconcile.secrets import name_server_account
 from delaymq_operator.reconcile.topic.desired import order_text
 from delaymq_operator.reconcile.topic.shared_reads import MAX_AGE_POLLS, SharedBrokerReads, problem_of
@@ -36,8 +36,9 @@ async def _ensure(
     queues: Mapping[str, int],
 ) -> str | None:
     async def read_orders() -> dict[str, str]:
-        return dict(await ctx.admin.orders(address))
+        return dict(await ctx.admin.orders(address, tls=trust))
 
+    trust = await name_server_trust(address, broker, ctx)
     answer = answers.orders_of(address)
     max_age_ms = ctx.settings.poll_interval_s * MAX_AGE_POLLS * 1000
     try:
@@ -51,7 +52,7 @@ async def _ensure(
     async with answer.lock:
         try:
             account = await name_server_account(broker, ctx)
-            await ctx.admin.put_order((address,), topic.topic_name, text, account=account)
+            await ctx.admin.put_order((address,), topic.topic_name, text, account=account, tls=trust)
         except (BrokerUnreachable, BrokerRefused) as error:
             answer.note_failure(error, ctx.clock())
             return problem_of(f"NameServer {address}", error)

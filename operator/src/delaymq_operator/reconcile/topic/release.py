@@ -9,7 +9,7 @@ from delaymq_operator.api.names import BROKER_KIND, TOPIC_KIND
 from delaymq_operator.api.resource import timestamp_of_ms
 from delaymq_operator.reconcile.context import Key, ReconcileContext, Waiting
 from delaymq_operator.reconcile.errors import BrokerRefused, BrokerUnreachable
-from delaymq_operator.reconcile.name_servers import name_servers_of
+from delaymq_operator.reconcile.name_servers import name_server_trust, name_servers_of
 from delaymq_operator.reconcile.secrets import name_server_account
 from delaymq_operator.reconcile.topic.conflicts import conflicting_topics
 from delaymq_operator.reconcile.topic.delays import DelaysInGroups, ObservedDelays
@@ -102,7 +102,9 @@ async def _delete_from_name_servers(
     account = await name_server_account(broker, ctx)
     for address in name_servers_of(broker, ctx):
         try:
-            await ctx.admin.delete_route((address,), topic.topic_name, cluster=broker.name, account=account)
+            trust = await name_server_trust(address, broker, ctx)
+            name = topic.topic_name
+            await ctx.admin.delete_route((address,), name, cluster=broker.name, account=account, tls=trust)
         except (BrokerUnreachable, BrokerRefused) as error:
             problems.append(f"NameServer {error}")
     # The operator's NameServers lose everything when they restart, which is imminent for one that does not respond.

@@ -8,9 +8,9 @@ from delaymq_operator.api import Broker
 from delaymq_operator.api.names import group_pod, rocketmq_broker_name
 from delaymq_operator.manifests import listen_port
 from delaymq_operator.reconcile.context import ReconcileContext
-from delaymq_operator.reconcile.endpoints import broker_endpoint, running_port
-from delaymq_operator.reconcile.ports import AdminAccount, Endpoint
-from delaymq_operator.reconcile.secrets import operator_account
+from delaymq_operator.reconcile.endpoints import broker_endpoint
+from delaymq_operator.reconcile.ports import Endpoint
+from delaymq_operator.reconcile.secrets import operator_account, server_trust
 
 _NO_TOKEN = ""
 """Requests for topics use RocketMQ's protocol, which has no token."""
@@ -30,23 +30,22 @@ class Group:
 
 async def groups_of(broker: Broker, ctx: ReconcileContext) -> list[Group]:
     """Return the desired and remaining groups of the Broker. KubeError if its account cannot be read."""
-    account = await operator_account(broker, ctx)
+    account, trust = await operator_account(broker, ctx), await server_trust(broker, ctx)
     ready = {group.group: group.ready for group in broker.status.groups}
     pods = {group.group: group.pod or group_pod(broker.name, group.group) for group in broker.status.groups}
     return [
         Group(
             rocketmq_broker_name(broker.name, number),
-            _endpoint(broker, number, pods[number], ctx, account) if ready.get(number) else None,
+            broker_endpoint(
+                ctx.cache.get("Pod", broker.namespace, pods[number]) or {},
+                listen_port(broker.spec, number),
+                _NO_TOKEN,
+                account,
+                trust,
+            )
+            if ready.get(number)
+            else None,
             leaving=number >= broker.spec.size,
         )
         for number in sorted({*range(broker.spec.size), *ready})
     ]
-
-
-def _endpoint(
-    broker: Broker, number: int, name: str, ctx: ReconcileContext, account: AdminAccount | None
-) -> Endpoint | None:
-    pod = ctx.cache.get("Pod", broker.namespace, name) or {}
-    address = (pod.get("status") or {}).get("podIP")
-    port = running_port(pod) or listen_port(broker.spec, number)
-    return broker_endpoint(address, port, _NO_TOKEN, account) if address else None

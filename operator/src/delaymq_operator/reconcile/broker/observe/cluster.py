@@ -14,7 +14,7 @@ from delaymq_operator.reconcile.broker.model.pods import Pod
 from delaymq_operator.reconcile.endpoints import broker_endpoint, read_token
 from delaymq_operator.reconcile.errors import BrokerRefused, BrokerUnreachable
 from delaymq_operator.reconcile.ports import Manifest
-from delaymq_operator.reconcile.secrets import operator_account
+from delaymq_operator.reconcile.secrets import operator_account, server_trust
 
 
 async def observe_cluster(p: BrokerPass) -> None:
@@ -109,13 +109,14 @@ async def observe_brokers(p: BrokerPass) -> None:
         p.memory.token = await read_token(p.ctx.kube, p.namespace, p.broker.name)
     if p.memory.token is None:
         return
-    account = await operator_account(p.broker, p.ctx)
+    account, trust = await operator_account(p.broker, p.ctx), await server_trust(p.broker, p.ctx)
     for group in running:
         for member in group.members:
             pod = member.pod
             if pod is not None and pod.running and pod.ip and not pod.terminating:
-                port = pod.port or listen_port(p.broker.spec, group.index)
-                member.endpoint = broker_endpoint(pod.ip, port, p.memory.token, account)
+                body = p.cached("Pod", pod.name) or {}
+                port = listen_port(p.broker.spec, group.index)
+                member.endpoint = broker_endpoint(body, port, p.memory.token, account, trust)
     await asyncio.gather(*(_observe_group(p, group) for group in running))
 
 
