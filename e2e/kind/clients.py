@@ -172,11 +172,12 @@ def _flags(options: Mapping[str, object]) -> list[str]:
 class JavaClient:
     """RocketMQ's own client in a pod, controlled through the benchmark's load program; a context manager."""
 
-    def __init__(self, space: Space, folder: Path, *, name: str = JAVA_POD) -> None:
+    def __init__(self, space: Space, folder: Path, *, name: str = JAVA_POD, options: tuple[str, ...] = ()) -> None:
+        """`options`: further options of the JVM."""
         self._space = space
         self._name = name
         class_path = "/opt/load/classes:/opt/load/lib/*"
-        java = ["java", *ADD_OPENS, *JAVA_OPTIONS, "-Drocketmq.client.logRoot=/tmp/logs", "-Duser.home=/tmp"]
+        java = ["java", *ADD_OPENS, *JAVA_OPTIONS, *options, "-Drocketmq.client.logRoot=/tmp/logs", "-Duser.home=/tmp"]
         command = space.kubectl_command("exec", "-i", name, "--", *java, "-cp", class_path, "delaymq.load.Main")
         self._program = LoadProgram(folder, command=command)
         self._acks: list[tuple[str, str]] = []

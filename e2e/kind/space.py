@@ -195,11 +195,13 @@ class Space:
 
     def text(self, pod: str, path: str, *, port: int = 8080) -> str:
         """Return the response of a broker's HTTP port to a GET with its token."""
+        # With TLS, the pod has a variable with the CA.
         program = (
-            "import json,os,sys,urllib.request as u;"
-            "r=u.Request(f'http://127.0.0.1:{sys.argv[1]}{sys.argv[2]}',"
+            "import os,ssl,sys,urllib.request as u;ca=os.environ.get('DELAYMQ_TLS_CA');"
+            "r=u.Request(f'http{\"s\"*bool(ca)}://127.0.0.1:{sys.argv[1]}{sys.argv[2]}',"
             "headers={'Authorization':'Bearer '+os.environ.get('DELAYMQ_HTTP_TOKEN','')});"
-            "print(u.urlopen(r,timeout=10).read().decode())"
+            "c=ssl.create_default_context(cafile=ca) if ca else None;"
+            "print(u.urlopen(r,timeout=10,context=c).read().decode())"
         )
         return str(self.kubectl("exec", pod, "--", "python3.11", "-c", program, str(port), path).stdout)
 

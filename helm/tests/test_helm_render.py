@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Any
 
 import pytest
 from delaymq_helm_testing.helm_chart import CHART, Helm, HelmError, Object, alert_groups, of_kind, only
 from delaymq_operator.adapters.permissions import PERMISSIONS
+from delaymq_operator.api import names
 from delaymq_operator.reconcile.context import ReconcileSettings
 from delaymq_operator.settings import read_settings
 
@@ -297,3 +299,20 @@ def test_older_kubernetes_is_rejected(helm: Helm) -> None:
 
 def test_helm_lint_reports_no_failures(helm: Helm) -> None:
     assert "0 chart(s) failed" in helm.run("lint", "--strict", str(CHART))
+
+
+def test_monitor_scrapes_pods_that_require_tls_over_https(helm: Helm) -> None:
+    [endpoint] = only(helm.render({"metrics.podMonitor.enabled": True}), "PodMonitor")["spec"]["podMetricsEndpoints"]
+    [rule] = endpoint["relabelings"]
+    # Prometheus replaces the characters of the annotation that a label cannot contain.
+    annotation = re.sub("[^a-zA-Z0-9_]", "_", names.HTTP_SCHEME_ANNOTATION)
+    assert rule == {
+        "sourceLabels": [f"__meta_kubernetes_pod_annotation_{annotation}"],
+        "regex": "https",
+        "targetLabel": "__scheme__",
+        "replacement": "https",
+    }
+    assert endpoint["tlsConfig"] == {"insecureSkipVerify": True}
+    values = {"metrics.podMonitor.enabled": True, "metrics.podMonitor.tlsConfig": {"insecureSkipVerify": False}}
+    [endpoint] = only(helm.render(values), "PodMonitor")["spec"]["podMetricsEndpoints"]
+    assert endpoint["tlsConfig"] == {"insecureSkipVerify": False}

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import ssl
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from delaymq.http_client import HttpClient, NotSentError, Reply
 from delaymq_operator.adapters.broker_admin import HttpBrokerAdmin
 from delaymq_operator.reconcile.certificates import issue, new_authority
-from delaymq_operator.reconcile.errors import BrokerUnreachable
+from delaymq_operator.reconcile.errors import BrokerRefused, BrokerUnreachable
 from delaymq_operator.reconcile.ports import Endpoint, ServerTrust, TopicConfig
 from delaymq_testing.running_server import HOST, run, standalone
 
@@ -78,6 +81,62 @@ def test_servers_with_other_certificates_are_not_trusted(tmp_path: Path, trust: 
                     await call()
 
     run(scenario)
+
+
+HTTPS: dict[str, Any] = {"tls_server_mode": "enforcing", "http_tls": True}
+
+
+def test_https_is_verified_by_the_name_in_the_certificate(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with secured(tmp_path, **HTTPS) as (admin, endpoint, _):
+            endpoint = replace(endpoint, https=True)
+            info = await admin.info(endpoint)
+            assert info.settings["httpTls"] == "true"
+            await admin.drain(endpoint, "withdraw", 1_000)
+            for trust in (STRANGER, OTHER_NAME):
+                with pytest.raises(BrokerUnreachable, match="its certificate is not accepted"):
+                    await admin.info(replace(endpoint, tls=trust))
+            with pytest.raises((BrokerUnreachable, BrokerRefused)):
+                await admin.info(replace(endpoint, https=False))
+
+    run(scenario)
+
+
+def test_programs_of_analytics_verify_brokers_by_the_file_of_the_variable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The Spark pods have SSL_CERT_FILE, which Python's default context reads."""
+
+    async def scenario() -> None:
+        async with secured(tmp_path, **HTTPS) as (_, endpoint, _):
+            # The certificate of this test has no other name.
+            monkeypatch.setattr("socket.getaddrinfo", _at_loopback(socket.getaddrinfo))
+            client = HttpClient(f"https://{NAME}:{endpoint.http_port}", TOKEN, timeout_s=5, max_answer_bytes=1 << 20)
+
+            async def reply() -> Reply:
+                return await asyncio.to_thread(client.request, "GET", "/api/v1/broker")
+
+            with pytest.raises(ssl.SSLCertVerificationError):
+                await _unwrapped(reply)
+            (tmp_path / "ca.crt").write_text(AUTHORITY.certificate)
+            monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.crt"))
+            assert (await reply()).status == 200
+
+    run(scenario)
+
+
+async def _unwrapped(reply: Callable[[], Awaitable[object]]) -> None:
+    try:
+        await reply()
+    except NotSentError as error:
+        raise error.reason from None
+
+
+def _at_loopback(resolve: Callable[..., Any]) -> Callable[..., Any]:
+    def resolved(host: str, *arguments: Any, **options: Any) -> Any:
+        return resolve(HOST if host == NAME else host, *arguments, **options)
+
+    return resolved
 
 
 def test_https_without_known_ca_is_not_attempted(tmp_path: Path) -> None:

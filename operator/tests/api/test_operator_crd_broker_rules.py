@@ -46,9 +46,16 @@ ONE_PEER_KIND = (
     "pods and for addresses"
 )
 RANGE = "a range is an address and a prefix length: use a value like 198.51.100.0/24"
-TLS_KEYS = (
-    "useTLS and tls.… are set by the operator: use spec.tls (plaintext connections remain possible), and remove the "
-    "keys"
+TLS_KEYS = "useTLS and tls.… are set by the operator: use spec.tls, and remove the keys"
+OWN_NAME_SERVERS = (
+    "the mode enforcing requires NameServers with the certificate of this Broker: remove nameServers.addresses, or use "
+    "permissive"
+)
+ENFORCING = {"secretName": "a", "mode": "enforcing"}
+OTHER_SOURCE = (
+    "spec.tls",
+    "brokers and NameServers that require TLS would reject each other during the rollout: set the mode to permissive, "
+    "wait until the Broker is ready, and then change the source of the certificate",
 )
 ONE_SOURCE = "a certificate has exactly one source: set either secretName or generate"
 SHORT_CA = "a CA must outlive its certificates by far: use a caValidityDays of at least 6 · validityDays"
@@ -108,6 +115,7 @@ REFUSED_BROKERS: list[tuple[Spec, str, str]] = [
     ({"tls": {"secretName": "../others"}}, "spec.tls.secretName", SECRET_NAME),
     ({"tls": {}}, "spec.tls", ONE_SOURCE),
     ({"tls": {"secretName": "a", "generate": {}}}, "spec.tls", ONE_SOURCE),
+    ({"tls": ENFORCING, "nameServers": {"addresses": ["a:1"]}}, "spec.tls.mode", OWN_NAME_SERVERS),
     ({"tls": {"generate": {"validityDays": 90, "caValidityDays": 539}}}, "spec.tls.generate", SHORT_CA),
     ({"accessControl": {"secretName": "Rules"}}, "spec.accessControl.secretName", SECRET_NAME),
     ({"storage": {"size": "ten"}}, "spec.storage.size", "a size is a number above 0 and a unit: use a value like 10Gi"),
@@ -199,7 +207,9 @@ REFUSED_BROKERS: list[tuple[Spec, str, str]] = [
 ACCEPTED_BROKERS: list[Spec] = [
     {},
     {"tls": {"secretName": "orders-tls.v2"}, "accessControl": {"secretName": "r"}},
-    {"tls": {"generate": {}}},
+    {"tls": {"generate": {}, "mode": "enforcing"}},
+    {"tls": ENFORCING},
+    {"tls": {"generate": {}, "mode": "permissive"}, "nameServers": {"addresses": ["a:1"]}},
     {"tls": {"generate": {"validityDays": 397, "caValidityDays": 2382}}},
     {"size": 32, "flush": "Sync", "paused": True, "image": "registry.example:5000/a/b@sha256:0"},
     {"replicasPerGroup": 5, "replication": {"mode": "Async", "minInSync": 5, "failover": "Manual"}},
@@ -240,6 +250,16 @@ CHANGED_BROKERS: list[tuple[Spec, Spec, tuple[str, str] | None]] = [
     ({"size": 3}, {"size": 1}, None),
     ({}, {"nameServers": {"addresses": ["a:9876"]}}, None),
     ({"tls": {"secretName": "a"}}, {"tls": {"generate": {}}}, None),
+    ({"tls": {"secretName": "a"}}, {}, None),
+    ({}, {"tls": {"generate": {}, "mode": "enforcing"}}, None),
+    ({"tls": {"generate": {}}}, {"tls": {"generate": {}, "mode": "enforcing"}}, None),
+    ({"tls": {"generate": {}, "mode": "enforcing"}}, {"tls": {"generate": {"validityDays": 7}}}, None),
+    ({"tls": ENFORCING}, {"tls": ENFORCING, "size": 2}, None),
+    ({"tls": ENFORCING}, {}, OTHER_SOURCE),
+    ({"tls": ENFORCING}, {"tls": {"secretName": "b"}}, OTHER_SOURCE),
+    ({"tls": {"secretName": "a"}}, {"tls": {"secretName": "b", "mode": "enforcing"}}, OTHER_SOURCE),
+    ({"tls": ENFORCING}, {"tls": {"generate": {}}}, OTHER_SOURCE),
+    ({"tls": {"generate": {}}}, {"tls": ENFORCING}, OTHER_SOURCE),
     (_node_port(), {"external": {"type": "LoadBalancer"}}, None),
     ({"external": {"type": "LoadBalancer", "loadBalancerClass": "a"}}, {}, None),
     (

@@ -1,6 +1,7 @@
 """The SparkApplication of a group: fields for the Spark operator, pods, command, user settings."""
 
 import copy
+import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
@@ -301,3 +302,19 @@ def test_policy_of_spark_pods_selects_no_foreign_pods() -> None:
     assert not selects(analytics_network_policy(broker())["spec"]["podSelector"], labels)
     theirs = labels | {"app.kubernetes.io/name": "shop"}
     assert not selects(analytics_network_policy(broker())["spec"]["podSelector"], theirs)
+
+
+def test_pods_verify_brokers_that_require_tls_by_the_ca_of_their_certificate() -> None:
+    spec = {"analytics": {}, "tls": {"generate": {}, "mode": "enforcing"}}
+    of = parse_broker({"metadata": {"name": "demo", "namespace": "ns", "uid": "u-1"}, "spec": spec})
+    assert of.spec.analytics is not None
+    made = analytics_application(of, of.spec.analytics, dataclasses.replace(RUN, https=True))["spec"]
+    assert "https://demo-broker-1.ns.svc:8080" in made["arguments"]
+    for pod in (made["driver"]["template"]["spec"], made["executor"]["template"]["spec"]):
+        [container] = pod["containers"]
+        [volume] = [each for each in pod["volumes"] if each["name"] == "ca"]
+        assert volume["secret"] == {"secretName": "demo-tls", "items": [{"key": "ca.crt", "path": "ca.crt"}]}
+        [mount] = [each for each in container["volumeMounts"] if each["name"] == "ca"]
+        assert container["env"] == [{"name": "SSL_CERT_FILE", "value": f"{mount['mountPath']}/ca.crt"}]
+    beside = analytics_application(of, of.spec.analytics, dataclasses.replace(BESIDE, https=True))
+    assert "ca.crt" not in str(beside)

@@ -87,6 +87,7 @@ CHANGES: dict[str, tuple[Manifest, Manifest, set[str], set[str]]] = {
     "tls": ({}, {"tls": {"secretName": "s"}}, BOTH, BOTH),
     "tls, another": ({"tls": {"secretName": "s"}}, {"tls": {"secretName": "t"}}, BOTH, BOTH),
     "tls, generated": ({"tls": {"secretName": "s"}}, {"tls": {"generate": {}}}, BOTH, BOTH),
+    "tls, enforcing": ({"tls": {"generate": {}}}, {"tls": {"generate": {}, "mode": "enforcing"}}, BOTH, BOTH),
     "tls, another lifetime": ({"tls": {"generate": {}}}, {"tls": {"generate": {"validityDays": 7}}}, set(), set()),
     "accessControl": ({}, {"accessControl": {"secretName": "s"}}, {BROKERS}, {BROKERS}),
     "accessControl, another": (

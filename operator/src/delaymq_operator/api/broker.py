@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal
 
-from msgspec import Meta, field
+from msgspec import Meta, field, structs
 
 from delaymq_operator.api.analytics import AnalyticsSpec
 from delaymq_operator.api.broker_status import BrokerStatus
@@ -130,6 +130,8 @@ class Tls(ApiStruct, frozen=True, kw_only=True):
     secret_name: Annotated[str, Meta(min_length=1, max_length=253)] | None = None
     """A Secret of type kubernetes.io/tls."""
     generate: GeneratedCertificate | None = None
+    mode: Literal["permissive", "enforcing"] = "permissive"
+    """Value of RocketMQ's tls.server.mode: whether plaintext connections are accepted."""
 
     def __post_init__(self) -> None:
         if (self.secret_name is None) == (self.generate is None):
@@ -196,6 +198,18 @@ class Broker(Resource, frozen=True, kw_only=True):
     status: BrokerStatus = BrokerStatus()
 
     @property
+    def enforces_tls(self) -> bool:
+        """Whether brokers and NameServers accept TLS connections only."""
+        return self.spec.tls is not None and self.spec.tls.mode == "enforcing"
+
+    def with_tls_mode(self, *, enforcing: bool) -> Broker:
+        """Return the Broker with another mode; spec.tls must be set."""
+        if self.spec.tls is None:
+            raise RuntimeError("there is no TLS mode without spec.tls")
+        tls = structs.replace(self.spec.tls, mode="enforcing" if enforcing else "permissive")
+        return structs.replace(self, spec=structs.replace(self.spec, tls=tls))
+
+    @property
     def certificate_secret(self) -> str | None:
         """Name of the Secret with the certificate of brokers and NameServers; None without spec.tls."""
         tls = self.spec.tls
@@ -241,8 +255,8 @@ def _check_config(config: Mapping[str, str]) -> None:
     for key, value in config.items():
         if key == "useTLS" or key.startswith("tls."):
             raise SpecError(
-                f"spec.config.{key} is set by the operator: certificates come from spec.tls, and plaintext"
-                " connections are always accepted, since the operator and NameServers use them; remove the key"
+                f"spec.config.{key} is set by the operator: use spec.tls, which names the source of the certificate and"
+                " the mode, and remove the key"
             )
         if key in OWNED_KEYS:
             raise SpecError(f"spec.config.{key} is set by the operator: {OWNED_KEYS[key]}; remove the key")

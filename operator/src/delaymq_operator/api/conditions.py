@@ -58,6 +58,7 @@ class Reason(StrEnum):
     DELAY_LEVEL_CONFIG_MISSING = "DelayLevelConfigMissing"
     DELAY_LEVEL_CONFIG_INVALID = "DelayLevelConfigInvalid"
     SECRET_MISSING = "SecretMissing"
+    CERTIFICATE_INVALID = "CertificateInvalid"
     ACCOUNT_MISSING = "AccountMissing"
     NAME_SERVER_NOT_ALLOWED = "NameServerNotAllowed"
     NAME_SERVER_NOT_LISTED = "NameServerNotListed"

@@ -39,6 +39,8 @@ PROMOTE_ANNOTATION: Final = f"{GROUP}/promote"
 INPUTS_ANNOTATION: Final = f"{GROUP}/inputs"
 APPLIED_ANNOTATION: Final = f"{GROUP}/applied"
 ADVERTISED_IP_ANNOTATION: Final = f"{GROUP}/advertised-ip"
+HTTP_SCHEME_ANNOTATION: Final = f"{GROUP}/http-scheme"
+"""Of a pod: `https` if its HTTP port requires TLS, for Prometheus."""
 MEMBERS_ANNOTATION: Final = f"{GROUP}/members"
 """Of a volume claim: number of brokers in its group. A store that was replicated is opened only as a member."""
 EPOCH_ANNOTATION: Final = f"{GROUP}/epoch"
@@ -87,6 +89,7 @@ OWNED_KEYS: Final = {
     "listenHost": "use spec.networkPolicy to control who may connect",
     "httpHost": "use spec.networkPolicy.allowMetricsFrom to control who may connect",
     "httpPort": "the probes and the operator require 8080",
+    "httpTls": "use spec.tls.mode",
     "httpToken": "it is in the Secret <broker>-http-token",
     "namesrvAddr": "use spec.nameServers.addresses",
     "storePathRootDir": "use spec.storage",

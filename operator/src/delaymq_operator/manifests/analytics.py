@@ -21,6 +21,7 @@ SPARK_LOCAL_PATH = "/tmp/spark-local"
 STORE_PATH = "/mnt/delaymq"
 """Mount path of a group's volume, if it is read directly; the broker's store is a directory in it."""
 RESULTS_PATH = "/results"
+CA_PATH = "/etc/delaymq-ca"
 _EXECUTORS_MANAGED_BY = "spark"
 """Label value of executors: watches do not select it, since executors can be numerous and are irrelevant to the
 operator.
@@ -43,6 +44,8 @@ class AnalyticsRun:
     image: str
     read: Literal["HTTP", "Volume"]
     cluster_domain: str = names.DEFAULT_CLUSTER_DOMAIN
+    https: bool = False
+    """Whether the broker's HTTP port requires TLS."""
     settings: Mapping[str, str] = field(default_factory=dict)
     """Settings of the broker by configuration key. They are not on its volume, but available by HTTP."""
 
@@ -94,7 +97,8 @@ def store_address(broker: Broker, run: AnalyticsRun) -> str:
     if run.read == "Volume":
         return f"{STORE_PATH}/store"
     service = names.group_object(broker.name, run.group)
-    return f"http://{service}.{broker.namespace}.{run.cluster_domain}:{names.BROKER_HTTP_PORT}"
+    scheme = "https" if run.https else "http"
+    return f"{scheme}://{service}.{broker.namespace}.{run.cluster_domain}:{names.BROKER_HTTP_PORT}"
 
 
 def spark_conf(spec: AnalyticsSpec) -> dict[str, str]:
@@ -157,6 +161,12 @@ def _template(broker: Broker, spec: AnalyticsSpec, run: AnalyticsRun, container:
         volumes.append({"name": "store", "persistentVolumeClaim": {"claimName": claim}})
         mounts.append({"name": "store", "mountPath": STORE_PATH, "readOnly": True})
         pod["affinity"] = _same_node_affinity(broker, run.group)
+    if run.read == "HTTP" and run.https:
+        items = [{"key": names.CA_KEY, "path": names.CA_KEY}]
+        volumes.append({"name": "ca", "secret": {"secretName": broker.certificate_secret, "items": items}})
+        mounts.append({"name": "ca", "mountPath": CA_PATH, "readOnly": True})
+        # Python verifies servers by this file instead of the system's CAs.
+        pod["containers"][0]["env"] = [{"name": "SSL_CERT_FILE", "value": f"{CA_PATH}/{names.CA_KEY}"}]
     if spec.results_claim is not None:
         volumes.append({"name": "results", "persistentVolumeClaim": {"claimName": spec.results_claim}})
         mounts.append({"name": "results", "mountPath": RESULTS_PATH})

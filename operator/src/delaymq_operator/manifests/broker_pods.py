@@ -22,7 +22,7 @@ from delaymq_operator.manifests.replication import (
     replication_volumes,
 )
 from delaymq_operator.manifests.services import listen_port
-from delaymq_operator.manifests.tls import tls_environment, tls_mounts, tls_volumes
+from delaymq_operator.manifests.tls import tls_client_environment, tls_environment, tls_mounts, tls_volumes
 
 CONF_PATH = "/etc/delaymq"
 REVISIONS_KEPT = 3
@@ -75,7 +75,7 @@ def _template(broker: Broker, context: Context, group: GroupContext, inputs: str
         *registration_mounts(broker, wanted=registers(broker)),
         *replication_mounts(group),
     ]
-    made |= probes("/readyz")
+    made |= probes("/readyz", https=broker.enforces_tls)
     conf = {"name": "conf", "configMap": {"name": names.broker_config_map(broker.name), "defaultMode": 0o444}}
     volumes = [conf, *tls_volumes(broker), *access_volumes(broker), *account_volumes(broker, group.group)]
     volumes += replication_volumes(broker, group)
@@ -101,6 +101,7 @@ def _environment(broker: Broker, context: Context, group: GroupContext, port: in
         "DELAYMQ_NAMESRV_ADDR": ";".join(addresses),
         "DELAYMQ_STORE_PATH_ROOT_DIR": f"{DATA_PATH}/store",
         **tls_environment(broker),
+        **tls_client_environment(broker),
         **access_environment(broker, group.admin_needs_tls),
         **account_environment(broker),
     }

@@ -65,6 +65,7 @@ def _of_all_pods(broker: Broker) -> dict[str, Any]:
         "priority": template.priority_class_name,
         "serviceAccount": template.service_account_name,
         "tls": _certificate(broker),
+        "tlsMode": "enforcing" if broker.enforces_tls else "",
     }
 
 

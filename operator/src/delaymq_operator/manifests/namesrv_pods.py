@@ -71,7 +71,7 @@ def _template(broker: Broker, context: Context, inputs: str) -> Manifest:
     environment = tls_environment(broker) | rules_environment(broker)
     if environment:
         made["env"] = [{"name": name, "value": value} for name, value in environment.items()]
-    made |= probes("/readyz")
+    made |= probes("/readyz", https=broker.enforces_tls)
     volumes = [{"name": "data", "emptyDir": {}}, *tls_volumes(broker), *rules_volumes(broker)]
     template = pod_template(broker, "namesrv", None, inputs, made, volumes)
     template["spec"]["terminationGracePeriodSeconds"] = _GRACE_S

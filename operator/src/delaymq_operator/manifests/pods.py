@@ -43,10 +43,13 @@ def pod_template(
         "priorityClassName": added.priority_class_name,
     }
     pod |= {key: value for key, value in optional.items() if value}
+    own = {names.INPUTS_ANNOTATION: inputs}
+    if broker.enforces_tls:
+        own[names.HTTP_SCHEME_ANNOTATION] = "https"
     return {
         "metadata": {
             "labels": dict(sorted(added.labels.items())) | names.labels(broker.name, component, group),
-            "annotations": dict(sorted(added.annotations.items())) | {names.INPUTS_ANNOTATION: inputs},
+            "annotations": dict(sorted(added.annotations.items())) | own,
         },
         "spec": pod,
     }
@@ -86,20 +89,22 @@ def container_port(name: str, port: int) -> Manifest:
     return {"name": name, "containerPort": port, "protocol": "TCP"}
 
 
-def probes(ready_path: str) -> Manifest:
+def probes(ready_path: str, *, https: bool) -> Manifest:
     """Return HTTP probes. A broker's HTTP opens after recovery, which can take long with a large store: it is given
     an hour.
     """
     return {
-        "startupProbe": _probe("/livez", period_s=1, failures=3600),
-        "readinessProbe": _probe(ready_path, period_s=2, failures=3),
-        "livenessProbe": _probe("/livez", period_s=10, failures=6),
+        "startupProbe": _probe("/livez", https, period_s=1, failures=3600),
+        "readinessProbe": _probe(ready_path, https, period_s=2, failures=3),
+        "livenessProbe": _probe("/livez", https, period_s=10, failures=6),
     }
 
 
-def _probe(path: str, *, period_s: int, failures: int) -> Manifest:
+def _probe(path: str, https: bool, *, period_s: int, failures: int) -> Manifest:
+    get = {"path": path, "port": "http"}
     return {
-        "httpGet": {"path": path, "port": "http"},
+        # Without a scheme, it is HTTP.
+        "httpGet": get | {"scheme": "HTTPS"} if https else get,
         "periodSeconds": period_s,
         "failureThreshold": failures,
         "timeoutSeconds": 5,

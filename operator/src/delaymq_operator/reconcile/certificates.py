@@ -126,7 +126,7 @@ def belong_together(pair: Pair) -> bool:
 
 def is_issued_by_one_of(certificate: str, authorities: Iterable[str]) -> bool:
     """Return whether one of the CAs signed a readable certificate; its validity is not checked."""
-    from cryptography.exceptions import InvalidSignature
+    from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 
     try:
         found = _parse(certificate)
@@ -135,7 +135,7 @@ def is_issued_by_one_of(certificate: str, authorities: Iterable[str]) -> bool:
     for each in authorities:
         try:
             found.verify_directly_issued_by(_parse(each))
-        except (ValueError, TypeError, InvalidSignature):
+        except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm):
             continue
         return True
     return False

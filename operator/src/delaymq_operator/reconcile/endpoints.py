@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from delaymq_operator.api import names
-from delaymq_operator.manifests.tls import mounted_certificate
+from delaymq_operator.manifests.tls import enforces, mounted_certificate
 from delaymq_operator.reconcile.ports import AdminAccount, Endpoint, Kube, ServerTrust
 
 _WORD = re.compile("[!-~]+")
@@ -69,4 +69,5 @@ def broker_endpoint(
         token=token,
         account=account,
         tls=pod_trust(pod, trust),
+        https=enforces(pod),
     )

@@ -16,7 +16,7 @@ from delaymq_operator.api import Broker
 from delaymq_operator.api.names import BROKER_KIND, CA_KEY, CERTIFICATE_KEY, registration_secret
 from delaymq_operator.manifests import registers
 from delaymq_operator.manifests.certificates import secret_texts
-from delaymq_operator.reconcile.certificates import facts_of, split_bundle, verification_name
+from delaymq_operator.reconcile.certificates import facts_of, is_issued_by_one_of, split_bundle, verification_name
 from delaymq_operator.reconcile.context import Key, ReconcileContext
 from delaymq_operator.reconcile.ports import AdminAccount, ServerTrust
 
@@ -37,7 +37,7 @@ class SecretContent:
     account: AdminAccount | None = None
     """The operator's account, if there is one."""
     trust: ServerTrust | None = None
-    """How the certificate in it is verified; None without a certificate that has names, or without its CA."""
+    """How the certificate in it is verified; None without a certificate that has names, or without its issuer."""
 
 
 @dataclass
@@ -108,12 +108,11 @@ def _trust(secret: Mapping[str, Any], name: str) -> ServerTrust | None:
     texts = secret_texts(secret)
     if CA_KEY not in texts or CERTIFICATE_KEY not in texts:
         return None
-    authorities = split_bundle(texts[CA_KEY])
-    try:
-        expected = verification_name(facts_of(texts[CERTIFICATE_KEY]).names)
-    except ValueError:
+    authorities, chain = split_bundle(texts[CA_KEY]), split_bundle(texts[CERTIFICATE_KEY])
+    if not any(is_issued_by_one_of(each, authorities) for each in chain):
         return None
-    return ServerTrust(secret_name=name, ca="".join(authorities), name=expected) if authorities and expected else None
+    expected = verification_name(facts_of(chain[0]).names)
+    return ServerTrust(secret_name=name, ca="".join(authorities), name=expected) if expected else None
 
 
 def _text(encoded: object) -> str:

@@ -51,6 +51,7 @@ class FakeBroker:
     address: str
     drain: Drain
     decommissioned: bool = False
+    enforces_tls: bool = False
     members: Mapping[str, str] = field(default_factory=dict)
     """Addresses of the members of its group; empty: it has no replicas."""
 
@@ -120,6 +121,7 @@ class FakeBrokers:
             token=secret,
             drain=Drain(mode="none", since_ms=self.clock()),
             address=f"{environment['DELAYMQ_BROKER_IP1']}:{environment['DELAYMQ_LISTEN_PORT']}",
+            enforces_tls=environment.get("DELAYMQ_TLS_SERVER_MODE") == "enforcing",
             members=dict(word.split("=") for word in environment.get("DELAYMQ_HA_MEMBERS", "").split(";") if word),
         )
 
@@ -127,6 +129,10 @@ class FakeBrokers:
         for name, broker in self.running.items():
             body = self.kube.objects.get(("Pod", self.namespace, name)) or {}
             if (body.get("status") or {}).get("podIP") == endpoint.host and name not in self.mute:
+                if broker.enforces_tls and (endpoint.tls is None or not endpoint.https):
+                    raise BrokerUnreachable(endpoint.host, "the peer probably accepts only TLS")
+                if endpoint.https and not broker.enforces_tls:
+                    raise BrokerUnreachable(endpoint.host, "its HTTP has no TLS")
                 return name, broker
         raise BrokerUnreachable(endpoint.host, "no response within 5 s")
 

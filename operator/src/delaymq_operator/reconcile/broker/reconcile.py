@@ -22,6 +22,7 @@ from delaymq_operator.reconcile.broker.apply.stateful_sets import (
     ensure_name_servers,
 )
 from delaymq_operator.reconcile.broker.apply.supporting_objects import ensure_supporting_objects, ensure_token
+from delaymq_operator.reconcile.broker.apply.tls_steps import choose_tls_steps
 from delaymq_operator.reconcile.broker.apply.unbound_claims import replace_unbound_volumes, report_unbound_volumes
 from delaymq_operator.reconcile.broker.apply.volumes import grow_volumes
 from delaymq_operator.reconcile.broker.model.analysis import Analysis
@@ -80,6 +81,7 @@ CHANGE: tuple[Step, ...] = (
     ensure_addresses,
     ensure_name_server_address,
     ensure_certificates,
+    choose_tls_steps,
     ensure_name_servers,
     replace_unbound_volumes,
     ensure_group_sets,

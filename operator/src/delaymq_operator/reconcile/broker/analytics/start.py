@@ -109,6 +109,7 @@ def _run(p: BrokerPass, spec: AnalyticsSpec, group: Group) -> AnalyticsRun:
         image=spec.image or settings.analytics_image,
         read="HTTP" if for_one_pod(group) or group.replicated else spec.read,
         cluster_domain=settings.cluster_domain,
+        https=group.endpoint is not None and group.endpoint.https,
         settings=group.info.settings if group.info is not None else {"messageDelayLevel": p.delay.levels},
     )
 

@@ -123,7 +123,7 @@ async def ensure_name_servers(p: BrokerPass) -> None:
     """Ensure the NameServers' StatefulSet; with existing NameServers, delete it when no broker needs it."""
     live = p.name_servers.live
     if p.own_name_servers:
-        decision = decide(name_server_stateful_set(p.broker, p.changing), live)
+        decision = decide(name_server_stateful_set(p.of_name_servers or p.broker, p.changing), live)
         p.name_servers.live = await ensure(p, decision.manifest)
         p.name_servers.outdated_operator = decision.outdated_operator
 
@@ -157,7 +157,7 @@ async def _ensure_group_set(p: BrokerPass, group: Group, address: str) -> None:
         admin_needs_tls=_admin_needs_tls(p),
         members=group.size,
     )
-    decision = decide(broker_stateful_set(p.broker, p.changing, desired), live, kept)
+    decision = decide(broker_stateful_set(p.of_brokers or p.broker, p.changing, desired), live, kept)
     group.set.live = await ensure(p, decision.manifest)
     group.set.outdated_operator = decision.outdated_operator
     if group.set.live["metadata"].get("deletionTimestamp"):

@@ -180,6 +180,11 @@ class BrokerPass:
     """Problems reported by Degraded, the most important first."""
     progress: list[Note] = field(default_factory=list)
     """Progress reported by Progressing."""
+    of_brokers: Broker | None = None
+    of_name_servers: Broker | None = None
+    """The Broker with the present TLS mode of its pods; None: that of the spec."""
+    tls_step: str = ""
+    """Why pods do not have the mode of spec.tls yet; empty: they get it."""
     rolling: bool = False
     """Whether a remaining group is being restarted, or will be soon."""
     not_in_force: list[Note] = field(default_factory=list)

@@ -14,7 +14,7 @@ from delaymq_operator.api.broker_status import BrokerStatus
 from delaymq_operator.api.conditions import Reason
 from delaymq_operator.api.delay_level_config import parse_delay_level_config
 from delaymq_operator.api.errors import SpecError
-from delaymq_operator.api.names import CERTIFICATE_KEY, DRY_RUN_ANNOTATION, PRIVATE_KEY_KEY
+from delaymq_operator.api.names import CA_KEY, CERTIFICATE_KEY, DRY_RUN_ANNOTATION, PRIVATE_KEY_KEY
 from delaymq_operator.api.resource import metadata_of, status_of
 from delaymq_operator.manifests import RULES_KEY, DelayTable, broker_settings, check_settings, parse_quantity
 from delaymq_operator.reconcile.broker.model.broker_pass import BrokerPass, Note
@@ -126,7 +126,9 @@ async def find_secrets(p: BrokerPass) -> None:
     if spec.access_control is not None:
         await _find_secret(p, "spec.accessControl", spec.access_control.secret_name, (RULES_KEY,))
     if spec.tls is not None and spec.tls.secret_name is not None:
-        await _find_secret(p, "spec.tls", spec.tls.secret_name, (CERTIFICATE_KEY, PRIVATE_KEY_KEY))
+        keys = (CERTIFICATE_KEY, PRIVATE_KEY_KEY)
+        await _find_secret(p, "spec.tls", spec.tls.secret_name, (*keys, CA_KEY) if p.broker.enforces_tls else keys)
+        await _check_certificate(p, spec.tls.secret_name)
     if spec.access_control is not None and p.spec_problem is None:
         name = spec.access_control.secret_name
         if (await read_secret(p.broker, name, p.ctx)).account is None:
@@ -136,6 +138,20 @@ async def find_secrets(p: BrokerPass) -> None:
                 f"Secret {name} has no {ACCESS_KEY} and {SECRET_KEY}: add those of an account with admin: true. "
                 "Without them, the operator cannot change brokers or create topics.",
             )
+
+
+async def _check_certificate(p: BrokerPass, name: str) -> None:
+    """Check that what requires TLS can be verified: otherwise brokers and operator would reject their own servers."""
+    if p.spec_problem is not None or not p.broker.enforces_tls:
+        return
+    if (await read_secret(p.broker, name, p.ctx)).trust is None:
+        p.requeue(_SECRET_LOOK_S)
+        p.bad_spec(
+            Reason.CERTIFICATE_INVALID,
+            f"Secret {name} cannot be used with spec.tls.mode enforcing: tls.crt must contain at least one name "
+            "(subjectAltName), and ca.crt the certificate of its issuer. Correct the Secret, or set the mode to "
+            "permissive; until then, nothing is changed.",
+        )
 
 
 async def _find_secret(p: BrokerPass, field: str, name: str, keys: Sequence[str]) -> None:

@@ -17,6 +17,7 @@ SPEC_REASONS: Final = frozenset(
         Reason.DELAY_LEVEL_CONFIG_MISSING,
         Reason.DELAY_LEVEL_CONFIG_INVALID,
         Reason.SECRET_MISSING,
+        Reason.CERTIFICATE_INVALID,
         Reason.NAME_SERVER_NOT_ALLOWED,
     }
 )
@@ -40,6 +41,7 @@ _STALLS_IN_TIME: Final = frozenset(
     {
         Reason.DELAY_LEVEL_CONFIG_MISSING,
         Reason.SECRET_MISSING,
+        Reason.CERTIFICATE_INVALID,
         Reason.ADDRESS_PENDING,
         Reason.POD_FAILING,
         Reason.VOLUME_BEING_DELETED,
@@ -90,6 +92,8 @@ def _in_force(p: BrokerPass, counted: str) -> Readiness:
     if p.broker.spec.paused:
         what = f"{counted}; their settings are not checked while spec.paused is true"
         return Readiness("Unknown", Reason.PAUSED_BY_SPEC, f"{what}.")
+    if p.tls_step:
+        return Readiness("Unknown", Reason.ROLLING, f"{counted}, but spec.tls is not in effect yet: {p.tls_step}")
     old = [unit.pod_name for unit in units_of(p) if not unit.surplus and not unit.rolled_out]
     if old:
         named = ", ".join(old[:_MAX_NAMED]) + (" and others" if len(old) > _MAX_NAMED else "")
