@@ -266,3 +266,29 @@ def test_table_of_usage_states_rates_limits_and_rejections() -> None:
     (restarted,) = acl_usage._with_rates(answer(1_000, 10), answer(3_000, 110) | {"bootId": "b"})
     assert restarted["rates"] is None
     assert next(acl_usage._rows("broker-a", restarted, limited=True))[3] == ""
+
+
+def test_former_key_of_an_account_is_kept_and_dropped_by_commands(
+    standalone: Standalone, secret_file: Path, tmp_path: Path
+) -> None:
+    variables = {"DELAYMQ_ACCESS_KEY": "operators", "DELAYMQ_SECRET_KEY_FILE": str(secret_file)}
+    own = {}
+    for name in ("first", "second"):
+        own[name] = tmp_path / name
+        own[name].write_text(f"{name}-own-secret\n")
+
+    def sends(name: str) -> bool:
+        account = {"DELAYMQ_ACCESS_KEY": "newcomer", "DELAYMQ_SECRET_KEY_FILE": str(own[name])}
+        return called("send", "Orders", "x", environment=standalone.environment | account).code == 0
+
+    def put(name: str, *more: str) -> None:
+        words = ("acl", "put", "newcomer", "--secret-file", str(own[name]), "--topic", "Orders=PUB", *more)
+        done = called(*words, environment=standalone.environment | variables)
+        assert done.code == 0, done.err
+        assert "own-secret" not in done.out + done.err
+
+    put("first")
+    put("second", "--keep-former-key")
+    assert (sends("first"), sends("second")) == (True, True)
+    put("second", "--drop-former-key")
+    assert (sends("first"), sends("second")) == (False, True)

@@ -70,11 +70,11 @@ def test_every_significant_bit_is_covered(binary: bool) -> None:
             continue
         if read != sent:
             changed += 1
-            assert channels.verdict(1, KEY, SECRET, read) in ("second", "replay"), read
+            assert channels.verdict(1, KEY, (SECRET,), read) in ("second", "replay"), read
     assert changed > 800
     assert unread > 0
-    assert channels.verdict(1, KEY, SECRET, sent) == ""
-    assert channels.verdict(1, KEY, SECRET, sent) == "replay"
+    assert channels.verdict(1, KEY, (SECRET,), sent) == ""
+    assert channels.verdict(1, KEY, (SECRET,), sent) == "replay"
 
 
 def test_field_boundaries_are_covered() -> None:
@@ -85,7 +85,7 @@ def test_field_boundaries_are_covered() -> None:
     for other in ({"a": "b", "d": "ce"}, {"a": "bcde"}, {"a": "bc", "d": "e", "f": ""}, {"a": "bc", "de": ""}):
         credentials = {name: value for name, value in command.fields.items() if name[0].isupper()}
         cut = request_command(202, other | credentials)
-        assert channels.verdict(1, KEY, SECRET, cut) == "second"
+        assert channels.verdict(1, KEY, (SECRET,), cut) == "second"
 
 
 def test_unencodable_text_is_signed_as_sent() -> None:
@@ -96,9 +96,9 @@ def test_unencodable_text_is_signed_as_sent() -> None:
     read = decode_command(encode_command(command)[4:])
     assert read.fields["topic"] == "a?"
     read.fields["topic"] = "a\udcff"
-    assert channels.verdict(1, KEY, SECRET, read) == "second"
+    assert channels.verdict(1, KEY, (SECRET,), read) == "second"
     read.fields["topic"] = "a?"
-    assert channels.verdict(1, KEY, SECRET, read) == ""
+    assert channels.verdict(1, KEY, (SECRET,), read) == ""
 
 
 def test_command_is_signed_again_in_either_way() -> None:
@@ -110,7 +110,7 @@ def test_command_is_signed_again_in_either_way() -> None:
     assert Signer(SECRET).signed(command.fields, command.body)
     signer_on(channels).sign(command)
     assert "Signature" not in command.fields
-    assert channels.verdict(1, KEY, SECRET, command) == ""
+    assert channels.verdict(1, KEY, (SECRET,), command) == ""
 
 
 def test_challenge_ends_with_silence_and_with_the_connection() -> None:
@@ -120,14 +120,14 @@ def test_challenge_ends_with_silence_and_with_the_connection() -> None:
     for _ in range(3):
         now[0] += 299
         signer.sign(later)
-        assert channels.verdict(1, KEY, SECRET, later) == ""
+        assert channels.verdict(1, KEY, (SECRET,), later) == ""
     signer.sign(held)
     now[0] += 301
-    assert channels.verdict(1, KEY, SECRET, held) == "silence"
+    assert channels.verdict(1, KEY, (SECRET,), held) == "silence"
     assert len(channels) == 1
     channels.closed(1)
     assert len(channels) == 0
-    assert channels.verdict(1, KEY, SECRET, held) == "second"
+    assert channels.verdict(1, KEY, (SECRET,), held) == "second"
 
 
 def test_challenge_needs_a_nonce() -> None:

@@ -39,6 +39,8 @@ class Entry:
 
     access_key: str
     secret_key: str = field(repr=False)
+    former_secret_key: str | None = field(default=None, repr=False)
+    """Secret key that is valid in addition, while clients change to `secret_key`."""
     white_remote_address: str = ""
     admin: bool = False
     default_topic_perm: str | None = None
@@ -56,6 +58,11 @@ class Entry:
     others: tuple[tuple[str, Scalar | tuple[Scalar, ...]], ...] = field(default=(), repr=False)
     """Keys without a meaning here, which are preserved in the file."""
 
+    @property
+    def secret_keys(self) -> tuple[str, ...]:
+        """The valid secret keys, the current one first."""
+        return (self.secret_key,) if self.former_secret_key is None else (self.secret_key, self.former_secret_key)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Account:
@@ -72,6 +79,8 @@ class Account:
     """Permissions by topic; groups are listed by their retry topic."""
     notes: tuple[str, ...]
     """Warnings about probable mistakes."""
+    former: Account | None = None
+    """The account with its former secret key as the only one; None if it has none."""
     quotas: Quotas | None = None
     """Quotas in force: those of the account, completed by the defaults of its file. None: nothing is limited."""
 
@@ -95,6 +104,11 @@ def prepare(entry: Entry) -> Account:
     else:
         check_keys(entry.access_key, entry.secret_key)
     notes: list[str] = []
+    if entry.former_secret_key is not None:
+        check_keys(entry.access_key, entry.former_secret_key, "formerSecretKey")
+        if entry.former_secret_key == entry.secret_key:
+            notes.append("formerSecretKey has no effect, because it is the same as secretKey")
+            entry = replace(entry, former_secret_key=None)
     permissions = dict(_permissions(entry.topic_perms or (), "topic", "", notes))
     for resource, permission in _permissions(entry.group_perms or (), "group", RETRY_PREFIX, notes):
         # Both lists can name a retry topic: a DENY in either one applies.
@@ -103,7 +117,7 @@ def prepare(entry: Entry) -> Account:
         white_list = WhiteList([entry.white_remote_address]) if entry.white_remote_address.strip() else None
     except AccessError as error:
         raise AccessError(f"account {shown(entry.access_key)}: whiteRemoteAddress: {error}") from error
-    return Account(
+    account = Account(
         entry=entry,
         white_list=white_list,
         signer=Signer(entry.secret_key),
@@ -113,18 +127,22 @@ def prepare(entry: Entry) -> Account:
         permissions=permissions,
         notes=tuple(f"account {shown(entry.access_key)}: {note}" for note in notes),
     )
+    former = entry.former_secret_key
+    if former is None:
+        return account
+    only_former = replace(entry, secret_key=former, former_secret_key=None)
+    return replace(account, former=replace(account, entry=only_former, signer=Signer(former), notes=()))
 
 
-def check_keys(access_key: str, secret_key: str) -> None:
+def check_keys(access_key: str, secret_key: str, name: str = "secretKey") -> None:
     """Raise AccessError, with RocketMQ's text but without the secret, for keys that RocketMQ rejects, too."""
     if len(access_key) < MIN_KEY_CHARACTERS or len(secret_key) < MIN_KEY_CHARACTERS:
         raise AccessError(
-            f"The accessKey={shown(access_key)} and secretKey=(not shown) cannot be null and length should longer than"
-            " 6"
+            f"The accessKey={shown(access_key)} and {name}=(not shown) cannot be null and length should longer than 6"
         )
     if max(len(access_key), len(secret_key)) > MAX_KEY_CHARACTERS or not (access_key + secret_key).isprintable():
         raise AccessError(
-            f"account {shown(access_key)}: accessKey and secretKey must be printable and have at most"
+            f"account {shown(access_key)}: accessKey and {name} must be printable and have at most"
             f" {MAX_KEY_CHARACTERS} characters"
         )
 

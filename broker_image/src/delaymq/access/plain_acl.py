@@ -33,16 +33,19 @@ MAX_ACCOUNTS: Final = 10_000
 """Maximum accounts of one file; each takes some kilobytes of memory."""
 MAX_PERMISSIONS_IN_ALL: Final = 100_000
 
+FORMER: Final = "formerSecretKey"
+"""A key of DelayMQ, which RocketMQ's broker ignores: a secret key that is valid in addition."""
 _TEXTS: Final = {
     "accessKey": "access_key",
     "secretKey": "secret_key",
+    FORMER: "former_secret_key",
     "whiteRemoteAddress": "white_remote_address",
     "defaultTopicPerm": "default_topic_perm",
     "defaultGroupPerm": "default_group_perm",
 }
 _LISTS: Final = {"topicPerms": "topic_perms", "groupPerms": "group_perms"}
 REQUIRE_SECOND: Final = "requireSecondSignature"
-"""A key of DelayMQ, which RocketMQ's broker ignores."""
+"""Another key of DelayMQ."""
 OF_NAME_SERVERS: Final = frozenset({"brokerNames", "unsigned", "addresses"})
 """Keys of an account for NameServers (namesrv.rules), which brokers preserve: both can use one file."""
 UNSIGNED_BROKERS: Final = "unsignedBrokers"

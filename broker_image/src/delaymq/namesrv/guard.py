@@ -120,7 +120,7 @@ def _keep_alive(rules: NamesrvRules, channels: Channels, session: NamesrvSession
     if command.code == RequestCode.QUERY_DATA_VERSION and SECOND_SIGNATURE in command.fields:
         account = rules.accounts.get(command.fields.get(ACCESS_KEY, ""))
         if account is not None:
-            channels.verdict(session.id, account.entry.access_key, account.entry.secret_key, command)
+            channels.verdict(session.id, account.entry.access_key, account.entry.secret_keys, command)
 
 
 def _check_signature(channels: Channels, session: NamesrvSession, account: Account, command: Command) -> None:

@@ -187,8 +187,8 @@ class Channels:
         self._channels[connection_id] = _Channel(challenge, nonce, server, self._clock())
         return Response(fields={VALUE: b2a_base64(challenge, newline=False).decode(), SERVER: server})
 
-    def verdict(self, connection_id: int, access_key: str, secret_key: str, command: Command) -> Verdict:
-        """Verify a request with `DmqSignature`; a valid request is accepted only once."""
+    def verdict(self, connection_id: int, access_key: str, secret_keys: tuple[str, ...], command: Command) -> Verdict:
+        """Verify a request with `DmqSignature`, signed with one of the keys; a valid one is accepted only once."""
         channel = self._channels.get(connection_id)
         if channel is None:
             return "second"
@@ -206,19 +206,25 @@ class Channels:
             return "replay"
         if counter > MAX_COUNTER:
             return "second"
-        key = channel.key
-        if key is None or channel.access_key != access_key or channel.secret_key != secret_key:
-            key = ConnectionKey(access_key, secret_key, channel.challenge, channel.nonce, channel.server)
-        try:
-            expected = key.signature(counter, command, fields)
-            matches = hmac.compare_digest(stated.encode(), expected)
-        except UnicodeEncodeError:
-            return "second"
-        if not matches:
-            return "second"
-        channel.key, channel.access_key, channel.secret_key = key, access_key, secret_key
-        channel.counter, channel.used_at = counter, now
-        return ""
+        # The key of the last request comes first: it is derived already, and the next request is likely to use it.
+        for secret_key in sorted(secret_keys, key=lambda each: each != channel.secret_key):
+            key = channel.key
+            if key is None or channel.access_key != access_key or channel.secret_key != secret_key:
+                key = ConnectionKey(access_key, secret_key, channel.challenge, channel.nonce, channel.server)
+            try:
+                matches = hmac.compare_digest(stated.encode(), key.signature(counter, command, fields))
+            except UnicodeEncodeError:
+                return "second"
+            if matches:
+                channel.key, channel.access_key, channel.secret_key = key, access_key, secret_key
+                channel.counter, channel.used_at = counter, now
+                return ""
+        return "second"
+
+    def secret_key_of(self, connection_id: int, access_key: str) -> str | None:
+        """Return the secret key of the last valid request of a connection; None if another account signed it."""
+        channel = self._channels.get(connection_id)
+        return channel.secret_key if channel is not None and channel.access_key == access_key else None
 
     def closed(self, connection_id: int) -> None:
         """Forget a connection that has ended."""

@@ -9,7 +9,7 @@ from typing import Final
 from delaymq.access import EXCEPTION, PUB
 from delaymq.access.accounts import Account, shown
 from delaymq.access.permissions import owned
-from delaymq.access.signed import signature_problem
+from delaymq.access.signed import signature_problem, signing_account
 from delaymq.access.views import View, sees_all
 from delaymq.broker.access import REASONS
 from delaymq.broker.access.forms import FORMS, RULE_CODES, problem
@@ -75,8 +75,9 @@ class Access:
         self._own_metadata = own_metadata
         self._requirements = WITH_OWN_METADATA if own_metadata else REQUIREMENTS
         self._throttled = ThrottledLogger(_logger, now_ms)
-        self._keys_of: dict[int, str] = {}
-        """Access key of the last heartbeat, by session."""
+        self._heartbeats: dict[int, tuple[str, str | None]] = {}
+        """Access key of the last heartbeat and the secret key that signed it (None: not needed), by session.
+        """
         if not admin_needs_tls:
             self._warn_of_administrators()
 
@@ -130,7 +131,9 @@ class Access:
             usage.apply(account.quotas)
         usage.take(session, command.code, len(command.body))
         if command.code == RequestCode.HEART_BEAT:
-            self._keys_of[session.id] = key
+            by_key = not trusted and is_signed(command)
+            signing = signing_account(self.channels, session.id, account, command) if by_key else None
+            self._heartbeats[session.id] = key, None if signing is None else signing.entry.secret_key
         if not trusted:
             self._check_permissions(session, command, account)
             self._check_way(session, command)
@@ -144,7 +147,7 @@ class Access:
         rules = self.rules
         if rules.white_list is not None and rules.white_list.matches(session.remote_host):
             return True
-        account = rules.accounts.get(self._keys_of.get(session.id, ""))
+        account = rules.accounts.get(self._heartbeats.get(session.id, ("", None))[0])
         if account is None:
             return False
         if account.admin or (account.white_list is not None and account.white_list.matches(session.remote_host)):
@@ -158,12 +161,19 @@ class Access:
 
     def is_client_of(self, session: Session, access_key: str) -> bool:
         """Return whether the last heartbeat of a client came from an account."""
-        return self._keys_of.get(session.id) == access_key
+        return self._heartbeats.get(session.id, ("", None))[0] == access_key
 
     def orphans(self) -> list[int]:
-        """Return the ids of connections whose account, by the last heartbeat, no longer exists."""
+        """Return the ids of connections whose account, by the last heartbeat, no longer exists, or whose secret key is
+        no longer valid.
+        """
         accounts = self.rules.accounts
-        return [session_id for session_id, key in self._keys_of.items() if key not in accounts]
+        found = []
+        for session_id, (key, secret_key) in self._heartbeats.items():
+            account = accounts.get(key)
+            if account is None or (secret_key is not None and secret_key not in account.entry.secret_keys):
+                found.append(session_id)
+        return found
 
     # Held pulls that earlier rules permitted.
 
@@ -171,7 +181,10 @@ class Access:
     """Fields of a pull that a repeated check needs."""
 
     def account_of(self, session: Session, command: Command) -> Account | None:
-        """Return the account whose signature admitted a pull. None: the address was sufficient."""
+        """Return the account whose signature admitted a pull, with the secret key that signed it as the current one.
+
+        None: the address was sufficient. Call it before the next request of the session.
+        """
         rules = self.rules
         if rules.white_list is not None and rules.white_list.matches(session.remote_host):
             return None
@@ -179,12 +192,12 @@ class Access:
         trusted = account is None or (
             account.white_list is not None and account.white_list.matches(session.remote_host)
         )
-        return None if trusted else account
+        return None if trusted or account is None else signing_account(self.channels, session.id, account, command)
 
     def still_refusal(self, session: Session, command: Command, before: Account | None) -> RequestError | None:
         """Return the error with which the current rules reject a pull that the account `before` was allowed, or None.
 
-        The signature was valid then. It still is if the secret key has not changed.
+        The signature was valid then. It still is if its secret key is a valid one.
         """
         rules = self.rules
         if rules.white_list is not None and rules.white_list.matches(session.remote_host):
@@ -198,7 +211,7 @@ class Access:
             return self._refusal(session, command, "unknown_key", f"No acl config for {shown(key)}")
         if account.white_list is not None and account.white_list.matches(session.remote_host):
             return None
-        has_key = before is not None and before.entry.secret_key == account.entry.secret_key
+        has_key = before is not None and before.entry.secret_key in account.entry.secret_keys
         if not has_key and not self._has_certificate(session, account):
             text = f"Check signature failed for accessKey={shown(key)}: compare the secret keys"
             return self._refusal(session, command, "signature", text)
@@ -210,7 +223,7 @@ class Access:
 
     def session_closed(self, session: Session) -> None:
         """Release the state of a closed connection."""
-        self._keys_of.pop(session.id, None)
+        self._heartbeats.pop(session.id, None)
         self.usages.closed(session)
         self.channels.closed(session.id)
 

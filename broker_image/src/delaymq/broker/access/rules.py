@@ -15,6 +15,7 @@ from delaymq.access.files import FileState, States
 from delaymq.access.plain_acl import AclFile, Version
 from delaymq.access.quotas import Quotas
 from delaymq.blocking_steps import BlockingSteps
+from delaymq.protocol.headers.admin import DROP_FORMER, KEEP_FORMER
 from delaymq.throttled_log import ThrottledLogger, fields
 
 _logger = logging.getLogger(__name__)
@@ -104,11 +105,16 @@ class Rules:
         return self._states[self.path].file.version.json()
 
     def put_account(
-        self, stated: Entry, given: frozenset[str], quotas: Mapping[str, int | None] | None = None
+        self,
+        stated: Entry,
+        given: frozenset[str],
+        quotas: Mapping[str, int | None] | None = None,
+        former: str | None = None,
     ) -> BlockingSteps[None]:
         """Add an account to `plain_acl.yml`, or change the fields `given` of an existing one in its file.
 
-        `quotas` are changed fields of its quotas; None removes one.
+        `quotas` are changed fields of its quotas; None removes one. `former` is KEEP_FORMER, DROP_FORMER or None: with
+        None, only another secret key ends the former one.
         """
         if "secret_key" in given:
             check_keys(stated.access_key, stated.secret_key)
@@ -123,6 +129,8 @@ class Rules:
             entry = stated if known is None else replace(known.entry, **{name: getattr(stated, name) for name in given})
             if quotas:
                 entry = replace(entry, quotas=(entry.quotas or Quotas()).changed(quotas))
+            if known is not None:
+                entry = replace(entry, former_secret_key=_former_key(known.entry, entry.secret_key, former))
             return file.with_account(prepare(entry), version)
 
         yield from self._rewrite(self._file_of(stated.access_key), changed)
@@ -174,6 +182,15 @@ class Rules:
 
         yield rewrite
         self._take({**self._states, known.path: written})
+
+
+def _former_key(known: Entry, secret_key: str, former: str | None) -> str | None:
+    """Return the former secret key of an account after a request that sets its secret key."""
+    if former == DROP_FORMER:
+        return None
+    if secret_key == known.secret_key:
+        return known.former_secret_key  # the request may be a repeated one
+    return known.secret_key if former == KEEP_FORMER else None
 
 
 class ReloadTask:

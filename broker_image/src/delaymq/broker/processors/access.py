@@ -23,7 +23,7 @@ from delaymq.protocol.headers import (
     GetBrokerAclConfigResponseHeader,
     UpdateGlobalWhiteAddrsConfigRequestHeader,
 )
-from delaymq.protocol.headers.admin import REQUIRED_OF_NEW
+from delaymq.protocol.headers.admin import DROP_FORMER, KEEP_FORMER, REQUIRED_OF_NEW
 
 if TYPE_CHECKING:
     from delaymq.broker.access.rules import Rules
@@ -59,6 +59,9 @@ def put_account(broker: Broker, session: Session, command: Command) -> BlockingS
         raise RequestError(failed, f"requireSecondSignature must be true, false or {REQUIRED_OF_NEW}")
     if required in ("true", "false"):
         given.add("require_second_signature")
+    former = header.former_secret_key or None
+    if former not in (None, KEEP_FORMER, DROP_FORMER):
+        raise RequestError(failed, f"formerSecretKey must be {KEEP_FORMER} or {DROP_FORMER}")
     entry = Entry(
         access_key=header.access_key,
         secret_key=header.secret_key or "",
@@ -72,7 +75,7 @@ def put_account(broker: Broker, session: Session, command: Command) -> BlockingS
     )
     try:
         quotas = None if header.quotas is None else read_changes(header.quotas)
-        yield from rules.put_account(entry, frozenset(given), quotas)
+        yield from rules.put_account(entry, frozenset(given), quotas, former)
     except AccessError as error:
         raise _refused(failed, error) from error
     return Response()

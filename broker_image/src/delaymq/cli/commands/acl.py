@@ -26,6 +26,9 @@ _QUOTA = (
     "A quota, such as sendBytesPerSecond=1000000; unlimited: none in spite of a default; default: removed; repeatable."
 )
 _SECOND = "Whether to reject requests with only RocketMQ's signature. Default: unchanged; for a new administrator: yes."
+_FORMER = (
+    "Keep the secret key before this change valid in addition, or end it. Default: end it if the secret key changes."
+)
 Default = Annotated[
     str | None, typer.Option(metavar="PERM", help="Permission for names without a rule: PUB, SUB, PUB|SUB or DENY.")
 ]
@@ -95,6 +98,7 @@ def put(
     white: Annotated[str | None, typer.Option(metavar="ADDRESSES", help="Addresses that need no signature.")] = None,
     second_signature: Annotated[bool | None, typer.Option(help=_SECOND)] = None,
     quota: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help=_QUOTA)] = None,
+    former_key: Annotated[bool | None, typer.Option("--keep-former-key/--drop-former-key", help=_FORMER)] = None,
     cluster: Cluster = None,
     namesrv: NameServers = None,
     context: ContextName = None,
@@ -128,6 +132,7 @@ def put(
                 white_address=white,
                 second_signature=second_signature,
                 quotas=quotas,
+                keep_former_key=former_key,
             )
         console().print(f"account {key} is set on {', '.join(sorted(masters))}")
         return 0

@@ -19,7 +19,7 @@ from delaymq.protocol.headers import (
     GetBrokerAclConfigResponseHeader,
     UpdateGlobalWhiteAddrsConfigRequestHeader,
 )
-from delaymq.protocol.headers.admin import REQUIRED_OF_NEW
+from delaymq.protocol.headers.admin import DROP_FORMER, KEEP_FORMER, REQUIRED_OF_NEW
 
 
 class AccessCalls(AdminCalls):
@@ -57,12 +57,14 @@ class AccessCalls(AdminCalls):
         white_address: str | None = None,
         second_signature: bool | None = None,
         quotas: Mapping[str, str] | None = None,
+        keep_former_key: bool | None = None,
     ) -> None:
         """Create or change an account; a value of None is unchanged. Permissions: PUB, SUB, PUB|SUB or DENY.
 
         `second_signature`: whether the account requires it, so that RocketMQ's clients cannot use the account. None:
         a new administrator requires it. `quotas`: quotas by their key in a rule file, each a number, `unlimited`, or
-        `default` to remove it; others are unchanged.
+        `default` to remove it; others are unchanged. `keep_former_key`: whether the secret key before a change of it
+        stays valid in addition. False also ends an earlier one; None does so if the secret key changes.
         """
         required = (REQUIRED_OF_NEW if admin else None) if second_signature is None else str(second_signature).lower()
         header = CreateAccessConfigRequestHeader(
@@ -76,6 +78,7 @@ class AccessCalls(AdminCalls):
             group_perms=_joined(groups),
             require_second_signature=required,
             quotas=_joined(quotas) or None,
+            former_secret_key=None if keep_former_key is None else KEEP_FORMER if keep_former_key else DROP_FORMER,
         )
         await self._client.request(
             address, request_command(RequestCode.UPDATE_AND_CREATE_ACL_CONFIG, header.to_fields())

@@ -6,6 +6,10 @@ from delaymq.protocol.headers.base import Header
 from delaymq.protocol.integers import Int32, Int64
 
 REQUIRED_OF_NEW: Final = "new"
+KEEP_FORMER: Final = "keep"
+"""The account's secret key before the request stays valid, in addition to the new one."""
+DROP_FORMER: Final = "drop"
+"""Only the secret key in the request is valid from now on."""
 
 
 class CreateAccessConfigRequestHeader(Header):
@@ -23,6 +27,8 @@ class CreateAccessConfigRequestHeader(Header):
     """DelayMQ only: true, false, or REQUIRED_OF_NEW, which sets true for a new account and keeps that of others."""
     quotas: str | None = None
     """DelayMQ only: `KEY=VALUE`, separated by commas, with the keys of rule files. The value `default` removes one."""
+    former_secret_key: str | None = None
+    """DelayMQ only: KEEP_FORMER or DROP_FORMER. A secret key is never sent in this field."""
 
 
 class CreateTopicRequestHeader(Header):
