@@ -34,11 +34,11 @@ def collect(cluster: Cluster, test: str, namespaces: Iterable[str], operator_nam
             jobs.append((f"{name}-{pod}.log", ["-n", name, "logs", pod, "--all-containers", "--tail=5000"]))
             jobs.append((f"{name}-{pod}-before.log", ["-n", name, "logs", pod, "--previous", "--tail=2000"]))
     for name in namespaces:
-        kinds = "brokers,topics,delaylevelconfigs,statefulsets,pods,services,configmaps,pvc,pdb"
+        kinds = "brokers,topics,delaylevelconfigs,users,statefulsets,pods,services,configmaps,pvc,pdb"
         jobs += [
             (f"{name}-objects.yaml", ["-n", name, "get", kinds, "-o", "yaml"]),
             (f"{name}-wide.txt", ["-n", name, "get", kinds, "-o", "wide"]),
-            (f"{name}-describe.txt", ["-n", name, "describe", "brokers,topics,delaylevelconfigs,pods"]),
+            (f"{name}-describe.txt", ["-n", name, "describe", "brokers,topics,delaylevelconfigs,users,pods"]),
             (f"{name}-spark.yaml", ["-n", name, "get", "sparkapplications", "-o", "yaml"]),
             (f"{name}-events.txt", ["-n", name, "get", "events", "--sort-by=.lastTimestamp"]),
         ]

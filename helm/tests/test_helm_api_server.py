@@ -120,7 +120,7 @@ def older_chart(folder: Path) -> Path:
 def test_single_command_installs_crds_operator_and_first_broker(release: Release, bare: ApiServer) -> None:
     notes = release.install("--set", "broker.create=true", "--set", "broker.spec.size=2")
     assert crd_names(bare) >= {f"customresourcedefinition.apiextensions.k8s.io/{kind}.delaymq.io" for kind in
-                              ("brokers", "topics", "delaylevelconfigs")}  # fmt: skip
+                              ("brokers", "topics", "delaylevelconfigs", "users")}  # fmt: skip
     made: dict[str, Any] = json.loads(bare.kubectl("-n", release.namespace, "get", "dmqb", "demo", "-o", "json"))
     assert made["spec"]["size"] == 2
     assert WARNING not in notes

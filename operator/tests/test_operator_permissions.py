@@ -45,9 +45,11 @@ BY_VARIABLE: dict[tuple[str, str], set[str]] = {
     ("release.py", "get"): {"Topic"},
     ("ensure.py", "get"): made_kinds() - {"Secret"},
     ("ensure.py", "apply"): made_kinds(),
+    ("rules.py", "create"): {"Secret"},
     ("supporting_objects.py", "apply"): {"Secret"},
     ("certificates.py", "apply"): {"Secret"},
     ("registration.py", "apply"): {"Secret"},
+    ("reconcile.py", "apply"): {"Secret"},
     ("replication_objects.py", "get"): {"Role", "RoleBinding"},
     ("replication_objects.py", "apply"): {"Role", "RoleBinding", "Secret"},
     ("replication_objects.py", "create"): {"Lease"},
@@ -97,7 +99,7 @@ def needed() -> set[Permission]:
     found |= {permission("Event", verb) for verb in ("create", "patch")}
     found |= {permission("Lease", verb) for verb in ("get", "create", "update")}
     # Not a call: the API server requires this permission for owner references that block the owner's deletion.
-    found.add((KINDS["Broker"].group, "brokers/finalizers", "update"))
+    found |= {(KINDS["Broker"].group, f"{owners}/finalizers", "update") for owners in ("brokers", "users")}
     # Nor these: the operator can grant brokers only what it may do itself.
     found |= {permission(kind, verb) for kind in ("Lease", "EndpointSlice") for verb in ("get", "update", "patch")}
     # Not a call either: the API server requires it for the creation of a RoleBinding.

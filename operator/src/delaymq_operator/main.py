@@ -87,10 +87,16 @@ def _reconcilers() -> Reconcilers:
     from delaymq_operator.reconcile.broker import reconcile_broker
     from delaymq_operator.reconcile.delay_level_config import reconcile_levels, release_levels
     from delaymq_operator.reconcile.topic import reconcile_topic, release_topic
+    from delaymq_operator.reconcile.users import reconcile_user
     from delaymq_operator.runtime import Reconcilers
 
     return Reconcilers(
-        reconcile={"Broker": reconcile_broker, "Topic": reconcile_topic, "DelayLevelConfig": reconcile_levels},
+        reconcile={
+            "Broker": reconcile_broker,
+            "Topic": reconcile_topic,
+            "DelayLevelConfig": reconcile_levels,
+            "User": reconcile_user,
+        },
         release={"Topic": release_topic, "DelayLevelConfig": release_levels},
     )
 

@@ -20,6 +20,7 @@ from delaymq_operator.api import (
     parse_delay_level_config,
     parse_timestamp,
     parse_topic,
+    parse_user,
     status_patch,
     timestamp,
     with_condition,
@@ -223,7 +224,12 @@ def test_selector_text_lists_sorted_labels() -> None:
 
 @pytest.mark.parametrize("file", sorted(EXAMPLES_PATH.glob("*.yaml")), ids=lambda file: str(file.name))
 def test_examples_are_parsed_by_operator(file: Any) -> None:
-    parsers = {"Broker": parse_broker, "Topic": parse_topic, "DelayLevelConfig": parse_delay_level_config}
+    parsers = {
+        "Broker": parse_broker,
+        "Topic": parse_topic,
+        "DelayLevelConfig": parse_delay_level_config,
+        "User": parse_user,
+    }
     for body in yaml.safe_load_all(file.read_text()):
         if body["kind"] == "Secret":
             continue

@@ -59,6 +59,8 @@ OTHER_SOURCE = (
 )
 ONE_SOURCE = "a certificate has exactly one source: set either secretName or generate"
 SHORT_CA = "a CA must outlive its certificates by far: use a caValidityDays of at least 6 · validityDays"
+ACCOUNTS = "the accounts come either from Users or from a Secret: set users to true, or set secretName, and not both"
+WRONG_ACCOUNTS: list[Spec] = [{}, {"users": False}, {"users": True, "secretName": "r"}]
 SECRET_NAME = (
     "a Secret name consists of lower-case letters, digits, - and ., and starts and ends with a letter or digit"
 )
@@ -118,6 +120,7 @@ REFUSED_BROKERS: list[tuple[Spec, str, str]] = [
     ({"tls": ENFORCING, "nameServers": {"addresses": ["a:1"]}}, "spec.tls.mode", OWN_NAME_SERVERS),
     ({"tls": {"generate": {"validityDays": 90, "caValidityDays": 539}}}, "spec.tls.generate", SHORT_CA),
     ({"accessControl": {"secretName": "Rules"}}, "spec.accessControl.secretName", SECRET_NAME),
+    *(({"accessControl": control}, "spec.accessControl", ACCOUNTS) for control in WRONG_ACCOUNTS),
     ({"storage": {"size": "ten"}}, "spec.storage.size", "a size is a number above 0 and a unit: use a value like 10Gi"),
     (
         {"storage": {"size": "-1Gi"}},
@@ -211,6 +214,8 @@ ACCEPTED_BROKERS: list[Spec] = [
     {"tls": ENFORCING},
     {"tls": {"generate": {}, "mode": "permissive"}, "nameServers": {"addresses": ["a:1"]}},
     {"tls": {"generate": {"validityDays": 397, "caValidityDays": 2382}}},
+    {"accessControl": {"users": False, "secretName": "r"}},
+    {"accessControl": {"users": True, "nameServers": False}},
     {"size": 32, "flush": "Sync", "paused": True, "image": "registry.example:5000/a/b@sha256:0"},
     {"replicasPerGroup": 5, "replication": {"mode": "Async", "minInSync": 5, "failover": "Manual"}},
     {"config": {"fileReservedTime": "168", "regionId": "a=b; c: d\té", "mappedFileSizeCommitLog": "nonsense"}},

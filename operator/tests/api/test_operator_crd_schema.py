@@ -17,6 +17,8 @@ from delaymq_operator.api import (
     DelayLevelConfigStatus,
     TopicSpec,
     TopicStatus,
+    UserSpec,
+    UserStatus,
     analytics_names,
     names,
 )
@@ -28,6 +30,7 @@ TYPES: dict[str, tuple[type[msgspec.Struct], type[msgspec.Struct]]] = {
     names.BROKER_KIND: (BrokerSpec, BrokerStatus),
     names.TOPIC_KIND: (TopicSpec, TopicStatus),
     names.DELAY_LEVEL_CONFIG_KIND: (DelayLevelConfigSpec, DelayLevelConfigStatus),
+    names.USER_KIND: (UserSpec, UserStatus),
 }
 HANDED_ON: dict[str, Any] = {
     "spec.podTemplate.tolerations[]": kubernetes_models.V1Toleration,
@@ -55,6 +58,7 @@ def test_crd_names_match_constants_of_operator() -> None:
         "Broker": ["dmqb"],
         "Topic": ["dmqt"],
         "DelayLevelConfig": ["dmql"],
+        "User": ["dmqu"],
     }
 
 
@@ -104,7 +108,8 @@ def test_types_match_schema(kind: str, part: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_defaults_of_types_match_schema(kind: str) -> None:
-    required = {"Topic": {"brokerRef": {"name": "b"}}, "DelayLevelConfig": {"levels": ["1s"]}}.get(kind, {})
+    named = {"brokerRef": {"name": "b"}}
+    required = {"Topic": named, "User": named, "DelayLevelConfig": {"levels": ["1s"]}}.get(kind, {})
     filled = with_defaults(at(schema_of(kind), "spec"), required)
     struct = TYPES[kind][0]
     assert msgspec.convert(required, struct) == msgspec.convert(filled, struct)

@@ -35,7 +35,8 @@ def test_page_states_defaults_and_bounds_of_schema(kind: str) -> None:
         if "minimum" in node:
             assert f"{node['minimum']} to {node['maximum']}" in row, path
         for choice in node.get("enum", []):
-            assert f"`{choice}`" in row, path
+            escaped = str(choice).replace("|", "\\|")
+            assert f"`{escaped}`" in row, path
         if "maxProperties" in node and "resources" not in path and "affinity" not in path:
             assert re.search(rf"\| {node['maxProperties']}[ a-z]*\|", row), path
 

@@ -160,6 +160,12 @@ class HttpBrokerAdmin:
         async with self._admin(address, account=endpoint.account, tls=endpoint.tls) as admin:
             await admin.update_broker_config(address, dict(settings))
 
+    async def rule_versions(self, endpoint: Endpoint) -> Mapping[str, int]:
+        """Return the version of the rules in force, by the path of each rule file on the broker (request code 52)."""
+        address = _address(endpoint.host, endpoint.broker_port)
+        async with self._admin(address, account=endpoint.account, tls=endpoint.tls) as admin:
+            return {path: each.counter for path, each in (await admin.access_versions(address)).items()}
+
     async def topics(self, endpoint: Endpoint) -> dict[str, TopicConfig]:
         """Return all topics of a broker by name."""
         address = _address(endpoint.host, endpoint.broker_port)

@@ -48,6 +48,9 @@ PERMISSIONS: Final[tuple[Permission, ...]] = (
     Permission("delaymq.io", "topics/status", ("patch",), "report the observed state"),
     Permission("delaymq.io", "delaylevelconfigs", (*SEEN, "patch"), "as with topics"),
     Permission("delaymq.io", "delaylevelconfigs/status", ("patch",), "report the observed state"),
+    Permission("delaymq.io", "users", ("list", "watch"), "read the desired state"),
+    Permission("delaymq.io", "users/status", ("patch",), "report the observed state"),
+    Permission("delaymq.io", "users/finalizers", ("update",), "own their Secrets, as with brokers/finalizers"),
     Permission(
         "apps",
         "statefulsets",
@@ -71,8 +74,8 @@ PERMISSIONS: Final[tuple[Permission, ...]] = (
         "",
         "secrets",
         ("get", "create", "patch"),
-        "the token of the brokers' HTTP API, accounts, certificates and their CA, and Secrets that a Broker names; "
-        "never listed",
+        "the token of the brokers' HTTP API, the accounts of Users, certificates and their CA, and Secrets that a "
+        "Broker names; never listed",
     ),
     Permission(
         "policy", "poddisruptionbudgets", (*SEEN, "create", "patch", "delete"), "one broker group down at a time"

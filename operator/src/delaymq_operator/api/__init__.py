@@ -1,4 +1,4 @@
-"""Types of the three resources: specs, statuses, and every name that the operator assigns.
+"""Types of the four resources: specs, statuses, and every name that the operator assigns.
 
 The CRDs in crds/ are the source of truth: a test compares these types with them field by field. Bodies come from the
 API server (defaults filled in, rules checked); statuses are returned as plain dicts. Imports neither kopf nor
@@ -25,6 +25,7 @@ from delaymq_operator.api.delay_level_config import (
 from delaymq_operator.api.errors import SpecError
 from delaymq_operator.api.resource import parse_timestamp, status_patch, timestamp
 from delaymq_operator.api.topic import Topic, TopicSpec, TopicStatus, parse_topic
+from delaymq_operator.api.user import User, UserSpec, UserStatus, parse_user
 
 __all__ = [
     "AnalyticsGroupStatus",
@@ -43,11 +44,15 @@ __all__ = [
     "Topic",
     "TopicSpec",
     "TopicStatus",
+    "User",
+    "UserSpec",
+    "UserStatus",
     "find_condition",
     "parse_broker",
     "parse_delay_level_config",
     "parse_timestamp",
     "parse_topic",
+    "parse_user",
     "status_patch",
     "timestamp",
     "with_condition",

@@ -21,6 +21,7 @@ from delaymq_operator.api.names import (
     RESTART_ANNOTATION,
     ROTATE_ANNOTATION,
     certificate_secret,
+    users_secret,
 )
 from delaymq_operator.api.resource import ApiStruct, NameRef, Resource, metadata_of, spec_of, status_of
 
@@ -139,12 +140,18 @@ class Tls(ApiStruct, frozen=True, kw_only=True):
 
 
 class AccessControl(ApiStruct, frozen=True, kw_only=True):
-    """Access control: requests to brokers must be signed."""
+    """Access control: requests to brokers must be signed. The rules come from Users, or from a Secret."""
 
-    secret_name: Annotated[str, Meta(min_length=1, max_length=253)]
+    users: bool = False
+    """Whether the accounts are those of Users."""
+    secret_name: Annotated[str, Meta(min_length=1, max_length=253)] | None = None
     """Secret with plain_acl.yml, and with the accessKey and secretKey of an administrator for the operator."""
     name_servers: bool | None = None
     """Whether the Broker's NameServers require signatures; None: according to its version of the defaults."""
+
+    def __post_init__(self) -> None:
+        if self.users is (self.secret_name is not None):
+            raise ValueError("set either users or secretName")
 
 
 class Replication(ApiStruct, frozen=True, kw_only=True):
@@ -214,6 +221,17 @@ class Broker(Resource, frozen=True, kw_only=True):
         """Name of the Secret with the certificate of brokers and NameServers; None without spec.tls."""
         tls = self.spec.tls
         return None if tls is None else tls.secret_name or certificate_secret(self.name)
+
+    @property
+    def rules_secret(self) -> str | None:
+        """Name of the Secret with plain_acl.yml and the operator's account; None without access control."""
+        control = self.spec.access_control
+        return None if control is None else control.secret_name or users_secret(self.name)
+
+    @property
+    def has_users(self) -> bool:
+        """Whether the accounts are those of Users."""
+        return self.spec.access_control is not None and self.spec.access_control.users
 
     @property
     def restart_annotation(self) -> str:

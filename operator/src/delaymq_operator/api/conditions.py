@@ -112,6 +112,11 @@ class Reason(StrEnum):
     BROKER_PAUSED = "BrokerPaused"
     DELETING = "Deleting"
     DRY_RUN = "DryRun"
+    # User, Ready; it also has Invalid, Conflict, NameConflict, BrokerMissing and BrokerPaused:
+    ACTIVE = "Active"
+    DISTRIBUTING = "Distributing"
+    USERS_DISABLED = "UsersDisabled"
+    TOO_MANY_USERS = "TooManyUsers"
     # DelayLevelConfig, Ready and InUse:
     APPLIED = "Applied"
     APPLYING = "Applying"

@@ -16,13 +16,23 @@ API_VERSION: Final = f"{GROUP}/{VERSION}"
 BROKER_KIND: Final = "Broker"
 TOPIC_KIND: Final = "Topic"
 DELAY_LEVEL_CONFIG_KIND: Final = "DelayLevelConfig"
-PLURALS: Final = {BROKER_KIND: "brokers", TOPIC_KIND: "topics", DELAY_LEVEL_CONFIG_KIND: "delaylevelconfigs"}
+USER_KIND: Final = "User"
+PLURALS: Final = {
+    BROKER_KIND: "brokers",
+    TOPIC_KIND: "topics",
+    DELAY_LEVEL_CONFIG_KIND: "delaylevelconfigs",
+    USER_KIND: "users",
+}
 
 MAX_BROKER_NAME_CHARS: Final = 40
 """`<broker>-broker-31-` and a controller revision's hash must fit the 63 characters of a label."""
 MAX_SIZE: Final = 32
 MAX_REPLICAS: Final = 5
 """Maximum number of brokers in a group."""
+
+OPERATOR_ACCESS_KEY: Final = "delaymq-operator"
+"""Access key of the operator's account on Brokers with accessControl.users."""
+MIN_ACCESS_KEY_CHARS: Final = 7
 
 FIELD_MANAGER: Final = "delaymq-operator"
 FINALIZER: Final = f"{GROUP}/operator"
@@ -100,8 +110,8 @@ OWNED_KEYS: Final = {
     "messageDelayLevel": "use spec.delayLevelConfigRef and the levels of a DelayLevelConfig",
     "delayLevelOverflow": "use spec.delayLevelConfigRef and the overflow of a DelayLevelConfig",
     "flushDiskType": "use spec.flush",
-    "aclEnable": "use spec.accessControl, which names a Secret with the rules and an account for the operator",
-    "aclConfigPath": "use spec.accessControl, which names a Secret with the rules",
+    "aclEnable": "use spec.accessControl with Users, or with a Secret that contains the rules",
+    "aclConfigPath": "use spec.accessControl with Users, or with a Secret that contains the rules",
     "namesrvAccountFile": "use spec.accessControl: the account is in the Secret <broker>-registration",
     "haMemberName": "it is the name of the pod",
     "haMembers": "use spec.replicasPerGroup",
@@ -201,6 +211,16 @@ def authority_objects(broker: str) -> str:
 def certificate_secret(broker: str) -> str:
     """Return the Secret with the certificate that the operator issues: demo-tls."""
     return f"{broker}-tls"
+
+
+def users_secret(broker: str) -> str:
+    """Return the Secret with the rules that result from Users: demo-users."""
+    return f"{broker}-users"
+
+
+def credentials_secret(user: str) -> str:
+    """Return the Secret with the account of a User: orders-service-credentials."""
+    return f"{user}-credentials"
 
 
 def namesrv_objects(broker: str) -> str:

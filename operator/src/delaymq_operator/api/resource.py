@@ -1,4 +1,4 @@
-"""Common parts of the three kinds: metadata, parsing of bodies, status updates, timestamps."""
+"""Common parts of the four kinds: metadata, parsing of bodies, status updates, timestamps."""
 
 from __future__ import annotations
 

@@ -9,6 +9,7 @@ from delaymq_operator.api.names import BROKER_KIND as BROKER
 from delaymq_operator.api.names import DELAY_LEVEL_CONFIG_KIND as LEVELS
 from delaymq_operator.api.names import INSTANCE_LABEL
 from delaymq_operator.api.names import TOPIC_KIND as TOPIC
+from delaymq_operator.api.names import USER_KIND as USER
 from delaymq_operator.controller.cache import WatchCache
 from delaymq_operator.reconcile.context import Key
 from delaymq_operator.reconcile.ports import Manifest
@@ -38,6 +39,7 @@ def _broker_changed(before: Manifest | None, after: Manifest | None, found: Mani
     keys = [Key(BROKER, namespace, name)] if _desired_part(before) != _desired_part(after) else []
     if _desired_part(before) != _desired_part(after) or _status_part(before) != _status_part(after):
         keys += [_key(TOPIC, topic) for topic in cache.all(TOPIC, namespace) if _named(topic, "brokerRef") == name]
+        keys += [_key(USER, user) for user in cache.all(USER, namespace) if _named(user, "brokerRef") == name]
         used = {_named(broker, "delayLevelConfigRef") for broker in (before, after) if broker is not None}
         keys += [_key(LEVELS, levels) for levels in cache.all(LEVELS, namespace) if levels["metadata"]["name"] in used]
     return keys
@@ -59,8 +61,30 @@ def _levels_changed(before: Manifest | None, after: Manifest | None, found: Mani
     return [_key(LEVELS, found), *(_key(BROKER, broker) for broker in users)]
 
 
+def _user_changed(before: Manifest | None, after: Manifest | None, found: Manifest, cache: WatchCache) -> list[Key]:
+    if _desired_part(before) == _desired_part(after):
+        return []
+    keys = [_key(USER, found)]
+    if after is None or after["metadata"].get("deletionTimestamp"):
+        # The account is removed from the rules, and another User with its access key may get it.
+        namespace, broker = found["metadata"].get("namespace") or "", _named(found, "brokerRef")
+        keys.append(Key(BROKER, namespace, broker))
+        keys += [_key(USER, user) for user in cache.all(USER, namespace) if _access_key(user) == _access_key(found)]
+    return list(dict.fromkeys(keys))
+
+
+def _access_key(user: Manifest) -> tuple[str, str]:
+    """Return the Broker and access key that a User names."""
+    return _named(user, "brokerRef"), str((user.get("spec") or {}).get("accessKey") or user["metadata"]["name"])
+
+
 _Route = Callable[[Manifest | None, Manifest | None, Manifest, WatchCache], list[Key]]
-OWN_ROUTES: Final[dict[str, _Route]] = {BROKER: _broker_changed, TOPIC: _topic_changed, LEVELS: _levels_changed}
+OWN_ROUTES: Final[dict[str, _Route]] = {
+    BROKER: _broker_changed,
+    TOPIC: _topic_changed,
+    LEVELS: _levels_changed,
+    USER: _user_changed,
+}
 
 
 def _key(kind: str, found: Manifest) -> Key:

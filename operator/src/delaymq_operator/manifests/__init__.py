@@ -4,7 +4,7 @@ Nothing here queries or changes the cluster. `inputs` determine whether pods mus
 manifests: a newer operator version with other manifests restarts nothing.
 """
 
-from delaymq_operator.manifests.access import RULES_KEY, keeps_plain_administrators
+from delaymq_operator.manifests.access import RULES_KEY, RULES_PATH, keeps_plain_administrators
 from delaymq_operator.manifests.analytics import AnalyticsRun, analytics_application
 from delaymq_operator.manifests.analytics_objects import (
     analytics_network_policy,
@@ -45,10 +45,20 @@ from delaymq_operator.manifests.services import (
     listen_port,
     name_server_external_service,
 )
+from delaymq_operator.manifests.users import (
+    UserAccount,
+    UserRules,
+    account_bytes,
+    credentials_secret,
+    read_user_rules,
+    rule_of,
+    users_secret,
+)
 
 __all__ = [
     "REGISTRATION_VOLUME",
     "RULES_KEY",
+    "RULES_PATH",
     "VOLUME_RETENTION",
     "AnalyticsRun",
     "Context",
@@ -56,6 +66,9 @@ __all__ = [
     "GroupContext",
     "Quantity",
     "Registrations",
+    "UserAccount",
+    "UserRules",
+    "account_bytes",
     "analytics_application",
     "analytics_network_policy",
     "analytics_result",
@@ -67,6 +80,7 @@ __all__ = [
     "broker_stateful_set",
     "check_settings",
     "component_labels",
+    "credentials_secret",
     "group_external_service",
     "group_service",
     "group_service_account",
@@ -82,16 +96,19 @@ __all__ = [
     "parse_quantity",
     "read_registrations",
     "read_replication_secrets",
+    "read_user_rules",
     "register_lease",
     "register_role",
     "register_role_binding",
     "registers",
     "registration_secret",
     "replication_secret",
+    "rule_of",
     "same_quantity",
     "services_of",
     "slice_ports",
     "supporting_objects",
     "token_secret",
+    "users_secret",
     "volume_retention",
 ]

@@ -14,6 +14,7 @@ from delaymq_operator.manifests.secret_files import SecretFiles
 
 ACCESS_PATH: Final = "/etc/delaymq-access"
 RULES_KEY: Final = "plain_acl.yml"
+RULES_PATH: Final = f"{ACCESS_PATH}/{RULES_KEY}"
 ENABLED: Final = "DELAYMQ_ACL_ENABLE"
 ADMIN_NEEDS_TLS: Final = "DELAYMQ_ACL_ADMIN_NEEDS_TLS"
 _FILES: Final = SecretFiles(volume="access", path=ACCESS_PATH, keys=(RULES_KEY,))
@@ -26,7 +27,7 @@ def access_environment(broker: Broker, admin_needs_tls: bool) -> dict[str, str]:
     """
     if broker.spec.access_control is None:
         return {}
-    found = {ENABLED: "true", "DELAYMQ_ACL_CONFIG_PATH": f"{ACCESS_PATH}/{RULES_KEY}"}
+    found = {ENABLED: "true", "DELAYMQ_ACL_CONFIG_PATH": RULES_PATH}
     if admin_needs_tls and broker.spec.tls is not None and "aclAdminNeedsTls" not in broker.spec.config:
         found[ADMIN_NEEDS_TLS] = "true"
     return found
@@ -44,14 +45,9 @@ def keeps_plain_administrators(template: Mapping[str, Any]) -> bool:
 
 def access_mounts(broker: Broker) -> list[Manifest]:
     """Return the mounts of the container."""
-    return _FILES.mounts(_secret_name(broker))
+    return _FILES.mounts(broker.rules_secret)
 
 
 def access_volumes(broker: Broker) -> list[Manifest]:
     """Return the volume of the Secret; without it, or without rules in it, no pod starts."""
-    return _FILES.volumes(_secret_name(broker))
-
-
-def _secret_name(broker: Broker) -> str | None:
-    access_control = broker.spec.access_control
-    return None if access_control is None else access_control.secret_name
+    return _FILES.volumes(broker.rules_secret)

@@ -38,7 +38,7 @@ def broker_inputs(broker: Broker, context: Context, group: int, advertised_addre
         "grace": spec.pod_template.termination_grace_period_seconds,
         "registration": "signed" if _rules(broker) else "",
         "replication": replication_inputs(broker, members),
-        "accessControl": "" if spec.access_control is None else spec.access_control.secret_name,
+        "accessControl": broker.rules_secret or "",
     }
     return _hash(said)
 
@@ -76,9 +76,10 @@ def _certificate(broker: Broker) -> str:
 
 
 def _rules(broker: Broker) -> str:
-    """Return the Secret with accounts that users add to the NameServers' rules; empty: there are no rules."""
-    control = broker.spec.access_control
-    return control.secret_name if control is not None and has_names_rules(broker) else ""
+    """Return the Secret with accounts that users add to the NameServers' rules, or that of Users, which contains none;
+    empty: there are no rules.
+    """
+    return broker.rules_secret or "" if has_names_rules(broker) else ""
 
 
 def _resources(resources: ResourceRequirements) -> dict[str, Any]:

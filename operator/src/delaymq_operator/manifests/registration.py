@@ -160,10 +160,9 @@ def rules_volumes(broker: Broker) -> list[Manifest]:
         "name": names.registration_secret(broker.name),
         "items": [{"key": NAMES_RULES_KEY, "path": NAMES_RULES_KEY}],
     }
-    users = {
-        "name": control.secret_name,
-        "items": [{"key": NAMES_RULES_KEY, "path": f"acl/{NAMES_RULES_KEY}"}],
-        "optional": True,
-    }
-    projected = {"defaultMode": 0o440, "sources": [{"secret": own}, {"secret": users}]}
+    sources: list[Manifest] = [{"secret": own}]
+    if control.secret_name is not None:
+        items = [{"key": NAMES_RULES_KEY, "path": f"acl/{NAMES_RULES_KEY}"}]
+        sources.append({"secret": {"name": control.secret_name, "items": items, "optional": True}})
+    projected = {"defaultMode": 0o440, "sources": sources}
     return [{"name": REGISTRATION_VOLUME, "projected": projected}]

@@ -170,6 +170,11 @@ class BrokerAdmin(Protocol):
     async def set_settings(self, endpoint: Endpoint, settings: Mapping[str, str]) -> None:
         """Change settings of a running broker (request code 25)."""
 
+    async def rule_versions(self, endpoint: Endpoint) -> Mapping[str, int]:
+        """Return the version of the rules in force, by the path of each rule file on the broker: the counter of its
+        dataVersion.
+        """
+
     async def topics(self, endpoint: Endpoint) -> dict[str, TopicConfig]:
         """Return all topics of a broker by name."""
 

@@ -59,9 +59,7 @@ async def read_secret(
         read_ms, seen = remembered.seen.get(name, (now_ms - max_age_ms, SecretContent()))
         if not 0 <= now_ms - read_ms < max_age_ms:
             seen = parse_secret(await ctx.kube.get("Secret", broker.namespace, name), name)
-            control = broker.spec.access_control
-            named = {control.secret_name if control is not None else None, broker.certificate_secret}
-            named.add(registration_secret(broker.name))
+            named = {broker.rules_secret, broker.certificate_secret, registration_secret(broker.name)}
             remembered.seen = {key: kept for key, kept in remembered.seen.items() if key in named}
             remembered.seen[name] = now_ms, seen
         return seen
@@ -76,8 +74,8 @@ async def operator_account(broker: Broker, ctx: ReconcileContext) -> AdminAccoun
     """Return the account for the operator's requests; None without access control, or without an account in the
     Secret. KubeError.
     """
-    control = broker.spec.access_control
-    return None if control is None else (await read_secret(broker, control.secret_name, ctx)).account
+    name = broker.rules_secret
+    return None if name is None else (await read_secret(broker, name, ctx)).account
 
 
 async def name_server_account(broker: Broker, ctx: ReconcileContext) -> AdminAccount | None:

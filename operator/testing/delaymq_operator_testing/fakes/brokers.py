@@ -19,6 +19,7 @@ from msgspec.structs import replace
 
 from delaymq_operator_testing.fakes.groups import FakeGroups
 from delaymq_operator_testing.fakes.kube import FakeKube
+from delaymq_operator_testing.fakes.rules import FakeRules
 
 ROUTE_REFRESH_MS = 5_000
 
@@ -73,10 +74,12 @@ class FakeBrokers:
     """Pods whose brokers do not respond."""
     sends_failed: int = 0
     traffic: bool = True
+    rules: FakeRules = field(init=False)
     groups: FakeGroups = field(init=False)
     _boots: int = 0
 
     def __post_init__(self) -> None:
+        self.rules = FakeRules(self.kube, self.namespace, self.clock)
         self.groups = FakeGroups(self.kube, self.namespace, self.running)
 
     def tick(self) -> None:
@@ -89,6 +92,7 @@ class FakeBrokers:
             name = body["metadata"]["name"]
             if (body.get("status") or {}).get("phase") == "Running" and name not in self.running:
                 self.running[name] = self._start(body)
+        self.rules.tick(self.running)
         self.groups.tick()
         now_ms = self.clock()
         for broker in self.running.values():
@@ -135,6 +139,10 @@ class FakeBrokers:
                     raise BrokerUnreachable(endpoint.host, "its HTTP has no TLS")
                 return name, broker
         raise BrokerUnreachable(endpoint.host, "no response within 5 s")
+
+    async def rule_versions(self, endpoint: Endpoint) -> Mapping[str, int]:
+        name, _ = self._find(endpoint)
+        return self.rules.versions(name, endpoint.account)
 
     async def info(self, endpoint: Endpoint) -> About:
         _, broker = self._find(endpoint)

@@ -118,6 +118,9 @@ class FakeKube:
         if place not in self.objects:
             raise KubeError(404, "NotFound", f"{kind} {name} not found")
         before = self.objects[place]
+        version = (patch.get("metadata") or {}).get("resourceVersion")
+        if version is not None and version != before["metadata"]["resourceVersion"]:
+            raise KubeError(409, "Conflict", f"the object {kind} {name} has been modified")
         body = _merge_patch(copied(before), patch)
         if kind == "PersistentVolumeClaim" and subresource is None and body["spec"] != before["spec"]:
             self._admit_size(body, before)
@@ -384,7 +387,7 @@ class FakeCache:
     Objects of other kinds are visible only if they have the operator's label, as in the real cache.
     """
 
-    OWN = ("Broker", "Topic", "DelayLevelConfig")
+    OWN = ("Broker", "Topic", "DelayLevelConfig", "User")
 
     def __init__(self, kube: FakeKube) -> None:
         self._kube = kube

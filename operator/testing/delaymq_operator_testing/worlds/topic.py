@@ -189,6 +189,9 @@ class MemoryBrokers:
             await asyncio.sleep(0.01)
         return dict(self.topics_by_host[endpoint.host])
 
+    async def rule_versions(self, endpoint: Endpoint) -> Mapping[str, int]:
+        raise AssertionError("Topics do not concern rules")
+
     async def put_topic(self, endpoint: Endpoint, config: TopicConfig) -> None:
         self._at("put_topic", endpoint.host, config.topic)
         known = self.topics_by_host[endpoint.host].get(config.topic)

@@ -24,6 +24,7 @@ from delaymq_operator.reconcile.broker.apply.stateful_sets import (
 from delaymq_operator.reconcile.broker.apply.supporting_objects import ensure_supporting_objects, ensure_token
 from delaymq_operator.reconcile.broker.apply.tls_steps import choose_tls_steps
 from delaymq_operator.reconcile.broker.apply.unbound_claims import replace_unbound_volumes, report_unbound_volumes
+from delaymq_operator.reconcile.broker.apply.user_rules import ensure_user_rules
 from delaymq_operator.reconcile.broker.apply.volumes import grow_volumes
 from delaymq_operator.reconcile.broker.model.analysis import Analysis
 from delaymq_operator.reconcile.broker.model.broker_pass import BrokerPass
@@ -76,6 +77,7 @@ OBSERVE: tuple[Step, ...] = (
 CHANGE: tuple[Step, ...] = (
     ensure_token,
     ensure_registrations,
+    ensure_user_rules,
     ensure_supporting_objects,
     ensure_replication,
     ensure_addresses,

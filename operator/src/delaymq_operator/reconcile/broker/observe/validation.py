@@ -123,21 +123,21 @@ async def find_secrets(p: BrokerPass) -> None:
     Otherwise no pod is created or restarted: it could not start, and would wait for minutes after it could.
     """
     spec = p.broker.spec
-    if spec.access_control is not None:
-        await _find_secret(p, "spec.accessControl", spec.access_control.secret_name, (RULES_KEY,))
+    # The Secret with the rules of Users is the operator's own, and is created by a later step.
+    rules = None if spec.access_control is None else spec.access_control.secret_name
+    if rules is not None:
+        await _find_secret(p, "spec.accessControl", rules, (RULES_KEY,))
     if spec.tls is not None and spec.tls.secret_name is not None:
         keys = (CERTIFICATE_KEY, PRIVATE_KEY_KEY)
         await _find_secret(p, "spec.tls", spec.tls.secret_name, (*keys, CA_KEY) if p.broker.enforces_tls else keys)
         await _check_certificate(p, spec.tls.secret_name)
-    if spec.access_control is not None and p.spec_problem is None:
-        name = spec.access_control.secret_name
-        if (await read_secret(p.broker, name, p.ctx)).account is None:
-            p.requeue(_SECRET_LOOK_S)
-            p.problem(
-                Reason.ACCOUNT_MISSING,
-                f"Secret {name} has no {ACCESS_KEY} and {SECRET_KEY}: add those of an account with admin: true. "
-                "Without them, the operator cannot change brokers or create topics.",
-            )
+    if rules is not None and p.spec_problem is None and (await read_secret(p.broker, rules, p.ctx)).account is None:
+        p.requeue(_SECRET_LOOK_S)
+        p.problem(
+            Reason.ACCOUNT_MISSING,
+            f"Secret {rules} has no {ACCESS_KEY} and {SECRET_KEY}: add those of an account with admin: true. "
+            "Without them, the operator cannot change brokers or create topics.",
+        )
 
 
 async def _check_certificate(p: BrokerPass, name: str) -> None:
