@@ -18,7 +18,7 @@ OURS = {"app.kubernetes.io/managed-by": "delaymq-operator", "app.kubernetes.io/i
 def an_object(kind: str, name: str, version: int, **more: Any) -> Manifest:
     metadata: Manifest = {"namespace": "ns", "name": name, "uid": f"uid-{name}", "resourceVersion": str(version)}
     metadata |= more.pop("metadata", {})
-    if kind not in ("Broker", "Topic", "DelayLevelConfig"):
+    if kind not in ("Broker", "Topic", "DelayLevelConfig", "User"):
         metadata.setdefault("labels", OURS)
     return {"kind": kind, "apiVersion": "v1", "metadata": metadata, **more}
 
@@ -213,3 +213,17 @@ def test_conflicting_topics_are_found_without_scanning_all_topics(seen: Seen) ->
     seen.cache.remove("Topic", topics[2])
     assert seen.cache.conflicting_topics(moved) == []
     assert seen.woken[-1] == Key("Topic", "ns", "same")
+
+
+def test_user_enqueues_itself_and_its_deletion_the_broker_and_users_with_the_same_access_key(seen: Seen) -> None:
+    def user(name: str, version: int, **spec: Any) -> Manifest:
+        return an_object("User", name, version, spec={"brokerRef": {"name": "demo"}} | spec)
+
+    first, second = Key("User", "ns", "orders-service"), Key("User", "ns", "second")
+    assert seen.woken_by(user("orders-service", 1)) == [first]
+    assert seen.woken_by(user("second", 2, accessKey="orders-service"), user("third-service", 3))[0] == second
+    assert seen.woken_by(user("orders-service", 4) | {"status": {"accessKey": "orders-service"}}) == []
+    seen.woken.clear()
+    seen.cache.remove("User", user("orders-service", 5))
+    assert seen.woken == [first, Key("Broker", "ns", "demo"), second]
+    assert second in seen.woken_by(an_object("Broker", "demo", 6, spec={"accessControl": {"users": True}}))

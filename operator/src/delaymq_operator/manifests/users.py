@@ -52,7 +52,7 @@ class UserRules:
     operator_secret: str = field(repr=False)
     """Secret key of the operator's own account."""
     version: int
-    """Version of the rule file, which increases with each change: the time in ms, as far as possible."""
+    """Version of the rule file, which increases with each change: the time in ms where possible."""
     accounts: Mapping[str, UserAccount] = field(default_factory=dict)
     """Accounts by metadata.uid of the User."""
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
 from delaymq.access.plain_acl import AclFile, parse
+from delaymq_operator.api.names import INSTANCE_LABEL, users_secret
 from delaymq_operator.manifests import RULES_KEY, RULES_PATH
 from delaymq_operator.reconcile.errors import BrokerRefused
 from delaymq_operator.reconcile.ports import AdminAccount
@@ -65,7 +66,9 @@ class FakeRules:
         self.in_force[pod] = file
 
     def _text_of(self, pod: str) -> str | None:
-        volumes = self.kube.objects["Pod", self.namespace, pod]["spec"].get("volumes") or []
-        name = next((each["secret"]["secretName"] for each in volumes if each["name"] == "access"), None)
-        secret = self.kube.objects.get(("Secret", self.namespace, name)) if name is not None else None
+        """Return the rules that result from Users, if a pod mounts them."""
+        body = self.kube.objects["Pod", self.namespace, pod]
+        name = users_secret(body["metadata"]["labels"][INSTANCE_LABEL])
+        mounted = [each.get("secret", {}).get("secretName") for each in body["spec"].get("volumes") or []]
+        secret = self.kube.objects.get(("Secret", self.namespace, name)) if name in mounted else None
         return None if secret is None else base64.b64decode(secret["data"][RULES_KEY]).decode()

@@ -53,7 +53,7 @@ class Confirmations:
         """Return the brokers that may have older rules. KubeError.
 
         These are all pods that exist, even if they are being deleted, and those that should. A pod that does not exist
-        or is not running may start with an earlier copy of the Secret. Each broker is asked at most once per second,
+        or is not running may start with an earlier copy of the Secret. Each broker is queried at most once per second,
         and not again once it has the version.
         """
         pods = {

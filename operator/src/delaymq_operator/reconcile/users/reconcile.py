@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from delaymq_operator.api import Broker, Reason, SpecError, User, parse_broker, parse_user
-from delaymq_operator.api.names import BROKER_KIND, USER_KIND
+from delaymq_operator.api.names import BROKER_KIND
 from delaymq_operator.api.names import credentials_secret as credentials_name
 from delaymq_operator.api.resource import timestamp_of_ms
 from delaymq_operator.manifests import UserAccount, credentials_secret
@@ -67,11 +67,12 @@ async def reconcile_user(key: Key, ctx: ReconcileContext) -> Outcome:
     try:
         async with AccountRules(broker, ctx) as rules:
             state = await _step(user, live, rules, ctx)
+            holder = rules.holder(user.access_key) if state is None else None
     except ForeignSecretError as error:
         await report.problem(Reason.NAME_CONFLICT, f"{error}.")
         return later
     if state is None:
-        await _report_missing(user, report, ctx)
+        await _report_missing(user, holder, report)
         return later
     if state.event:
         await report.event("Normal", "SecretKeyChanged", state.event)
@@ -113,7 +114,7 @@ async def _step(user: User, live: Manifest | None, rules: AccountRules, ctx: Rec
 
     Each step is complete with one request. If the operator is killed in between, the next pass repeats the step.
     """
-    found = await rules.current()
+    found = await rules.current(user)
     account = found.accounts.get(user.uid)
     if account is None:
         return None
@@ -155,30 +156,22 @@ def _is_due(user: User, account: UserAccount, live: Manifest | None, now_ms: int
     return user.every_ms is not None and now_ms >= account.issued_ms + user.every_ms
 
 
-async def _report_missing(user: User, report: Reporter, ctx: ReconcileContext) -> None:
-    """Report why a User has no account."""
+async def _report_missing(user: User, holder: str | None, report: Reporter) -> None:
+    """Report why a User has no account: another one has the access key, or there are too many."""
     broker = user.spec.broker_ref.name
-    for body in ctx.cache.all(USER_KIND, user.namespace):
-        try:
-            other = parse_user(body)
-        except SpecError:
-            continue
-        same = (other.spec.broker_ref.name, other.access_key) == (broker, user.access_key)
-        if same and other.uid != user.uid and not other.deleting:
-            await report.write(
-                "False",
-                Reason.CONFLICT,
-                f"User {other.name} is older and has the access key {user.access_key} on Broker {broker}: use another "
-                f"access key in a new User, or delete {other.name}; this User then gets the access key, with another "
-                "secret key.",
-            )
-            return
-    await report.write(
-        "False",
-        Reason.TOO_MANY_USERS,
-        f"Broker {broker} has more Users than its Secret can hold ({MAX_USERS} Users, 900 kB): delete some, or shorten "
-        "their lists of topics and groups.",
-    )
+    if holder is not None:
+        reason = Reason.CONFLICT
+        message = (
+            f"User {holder} is older and has the access key {user.access_key} on Broker {broker}: use another access "
+            f"key in a new User, or delete {holder}; this User then gets the access key, with another secret key."
+        )
+    else:
+        reason = Reason.TOO_MANY_USERS
+        message = (
+            f"Broker {broker} has more Users than its Secret can hold ({MAX_USERS} Users, 900 kB): delete some, or "
+            "shorten their lists of topics and groups."
+        )
+    await report.write("False", reason, message)
 
 
 async def _report(user: User, state: _State, report: Reporter) -> None:

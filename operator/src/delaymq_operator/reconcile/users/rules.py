@@ -21,6 +21,8 @@ from delaymq_operator.reconcile.secrets import parse_secret
 from delaymq_operator.reconcile.users.accounts import first_rules, recovered, with_users
 from delaymq_operator.reconcile.users.confirmations import Confirmations, Lagging
 
+COMPARED_MS: Final = 1_000
+"""Interval between comparisons of all Users, so that a pass of each of thousands does not read all of them."""
 MAX_AGE_MS: Final = 60_000
 """Time after which the Secret is read again, to restore it if it was deleted."""
 
@@ -40,6 +42,10 @@ class RulesMemory:
     read_ms: int = 0
     users: frozenset[tuple[str, int]] | None = None
     """uid and generation of the Users that `rules` takes into account; None: unknown."""
+    compared_ms: int = 0
+    """When these were compared with the cache."""
+    parsed: dict[tuple[str, int], User | None] = field(default_factory=dict)
+    """The Users by uid and generation; None: the spec is invalid."""
     confirmations: Confirmations = field(default_factory=Confirmations)
 
 
@@ -58,23 +64,27 @@ class AccountRules:
     async def __aexit__(self, *_: object) -> None:
         self._memory.lock.release()
 
-    async def current(self) -> UserRules:
+    async def current(self, user: User | None = None) -> UserRules:
         """Return the rules with the accounts of all Users, changed in the Secret if necessary.
 
-        KubeError; ForeignSecretError.
+        With `user`, only this one is certain to be taken into account in its present generation. KubeError;
+        ForeignSecretError.
         """
         memory, ctx = self._memory, self._ctx
-        known = memory.rules
-        if known is None or not 0 <= ctx.clock() - memory.read_ms < MAX_AGE_MS:
+        known, now_ms = memory.rules, ctx.clock()
+        if known is None or not 0 <= now_ms - memory.read_ms < MAX_AGE_MS:
             known = await self._read()
-        bodies = [body for body in ctx.cache.all(USER_KIND, self._broker.namespace) if self._concerns(body)]
-        users = frozenset((str(body["metadata"].get("uid")), body["metadata"].get("generation", 0)) for body in bodies)
+        is_taken = user is not None and memory.users is not None and (user.uid, user.generation) in memory.users
+        if is_taken and 0 <= now_ms - memory.compared_ms < COMPARED_MS:
+            return known
+        found, unreadable = self._users()
+        users = frozenset(memory.parsed)
+        memory.compared_ms = now_ms
         if users == memory.users:
             return known
-        found, unreadable = _parsed(bodies)
-        # Parsing and comparing a thousand Users takes a while: other tasks run before.
+        # Comparing a thousand Users takes a while: other tasks run before.
         await asyncio.sleep(0)
-        desired = with_users(known, found, unreadable, ctx.clock())
+        desired = with_users(known, found, unreadable, now_ms)
         if desired is not known:
             await self.save(desired)
         memory.users = users
@@ -98,6 +108,14 @@ class AccountRules:
             raise
         self._remember(written, rules)
 
+    def holder(self, access_key: str) -> str | None:
+        """Return the name of the User that has the account with this access key; None if there is none."""
+        rules = self._memory.rules
+        for uid, account in () if rules is None else rules.accounts.items():
+            if account.access_key == access_key:
+                return next((user.name for user in self._memory.parsed.values() if user and user.uid == uid), None)
+        return None
+
     async def unconfirmed(self, version: int) -> list[Lagging]:
         """Return the brokers that may not have the rules of this version yet. KubeError."""
         return await self._memory.confirmations.missing(self._broker, version, self._ctx)
@@ -118,7 +136,7 @@ class AccountRules:
             if found != memory.rules:
                 memory.users = None
             if live.get("data") != rendered(self._broker, found)["data"]:
-                await self.save(found)  # somebody changed the rule file
+                await self.save(found)  # someone changed the rule file
             else:
                 self._remember(live, found)
             return found
@@ -132,14 +150,25 @@ class AccountRules:
         """Return rules with the secret keys that clients have."""
         now_ms = self._ctx.clock()
         rules = first_rules(now_ms)
-        bodies = [body for body in self._ctx.cache.all(USER_KIND, self._broker.namespace) if self._concerns(body)]
-        for user in _parsed(bodies)[0]:
+        for user in self._users()[0]:
             live = await self._ctx.kube.get("Secret", user.namespace, credentials_name(user.name))
             account = parse_secret(live).account if live is not None and is_owned(live, user.uid) else None
             if account is not None and account.access_key == user.access_key:
                 issued_ms = ms_of_timestamp(user.status.rotated_at) or now_ms
                 rules = recovered(rules, user, account.secret_key, issued_ms)
         return rules
+
+    def _users(self) -> tuple[list[User], set[str]]:
+        """Return the Broker's Users, and the uids of those whose spec is invalid. Only changed ones are parsed."""
+        before = self._memory.parsed
+        parsed: dict[tuple[str, int], User | None] = {}
+        for body in self._ctx.cache.all(USER_KIND, self._broker.namespace):
+            if self._concerns(body):
+                key = str(body["metadata"].get("uid")), int(body["metadata"].get("generation", 0))
+                parsed[key] = before[key] if key in before else _parsed(body)
+        self._memory.parsed = parsed
+        found = [user for user in parsed.values() if user is not None]
+        return found, {uid for (uid, _), user in parsed.items() if user is None}
 
     def _concerns(self, body: Manifest) -> bool:
         reference = (body.get("spec") or {}).get("brokerRef") or {}
@@ -151,15 +180,11 @@ def is_owned(live: Mapping[str, Any], uid: str) -> bool:
     return any(owner.get("uid") == uid for owner in live["metadata"].get("ownerReferences") or [])
 
 
-def _parsed(bodies: list[Manifest]) -> tuple[list[User], set[str]]:
-    """Return the Users, and the uids of those whose spec is invalid."""
-    found, unreadable = [], set()
-    for body in bodies:
-        try:
-            found.append(parse_user(body))
-        except SpecError:
-            unreadable.add(str(body["metadata"].get("uid")))
-    return found, unreadable
+def _parsed(body: Manifest) -> User | None:
+    try:
+        return parse_user(body)
+    except SpecError:
+        return None
 
 
 def _check_owner(live: Manifest, broker: Broker) -> None:
