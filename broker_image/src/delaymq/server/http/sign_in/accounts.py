@@ -113,9 +113,17 @@ class HttpAccounts:
         if account is not None and account.entry.certificate_only:
             account = None  # its secret key, which may be empty, admits nobody
         # The comparison takes the same time for accounts that do not exist.
-        known = self._key if account is None else _bytes(account.entry.secret_key)
-        is_same = hmac.compare_digest(self._hash(_bytes(wanted.secret_key)), self._hash(known))
-        if account is None or not is_same:
+        former = None if account is None else account.former
+        stated = self._hash(_bytes(wanted.secret_key))
+        is_same, is_former = (
+            hmac.compare_digest(stated, self._hash(self._key if each is None else _bytes(each.entry.secret_key)))
+            for each in (account, former)
+        )
+        if is_former and former is not None:
+            account = former  # the session ends with this key
+        elif not is_same:
+            account = None
+        if account is None:
             self._attempts.failed(network, key, now_s)
             return error_response(401, "sign_in_failed", "the access key or the secret key is wrong")
         self._attempts.succeeded(network, key, now_s)

@@ -103,7 +103,7 @@ class Sessions:
         if now_s >= session.used_s + self.idle_s or now_s >= session.began_s + self.lifetime_s:
             return None
         account = self._accounts().get(session.access_key)
-        if account is None or account.entry.secret_key != session.secret_key or role_of(account) < session.role:
+        if account is None or session.secret_key not in account.entry.secret_keys or role_of(account) < session.role:
             return None
         return account
 
