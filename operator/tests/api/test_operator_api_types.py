@@ -28,7 +28,7 @@ from delaymq_operator.api import (
 )
 from delaymq_operator.api.broker_status import CorrectedLevel, GroupStatus, ResumedStatus
 from delaymq_operator.api.resource import ms_of_timestamp, timestamp_of_ms
-from delaymq_operator.manifests.access import RULES_KEY
+from delaymq_operator.manifests.accounts.access import RULES_KEY
 from delaymq_operator.reconcile.ports import Manifest
 from delaymq_operator_testing.crd_files import EXAMPLES_PATH, REPOSITORY_PATH
 

@@ -4,7 +4,23 @@ Nothing here queries or changes the cluster. `inputs` determine whether pods mus
 manifests: a newer operator version with other manifests restarts nothing.
 """
 
-from delaymq_operator.manifests.access import RULES_KEY, RULES_PATH, keeps_plain_administrators
+from delaymq_operator.manifests.accounts.access import RULES_KEY, RULES_PATH, keeps_plain_administrators
+from delaymq_operator.manifests.accounts.registration import (
+    REGISTRATION_VOLUME,
+    Registrations,
+    read_registrations,
+    registers,
+    registration_secret,
+)
+from delaymq_operator.manifests.accounts.users import (
+    UserAccount,
+    UserRules,
+    account_bytes,
+    credentials_secret,
+    read_user_rules,
+    rule_of,
+    users_secret,
+)
 from delaymq_operator.manifests.analytics import AnalyticsRun, analytics_application
 from delaymq_operator.manifests.analytics_objects import (
     analytics_network_policy,
@@ -20,13 +36,6 @@ from delaymq_operator.manifests.metadata import component_labels
 from delaymq_operator.manifests.namesrv_pods import name_server_stateful_set, name_server_trial
 from delaymq_operator.manifests.objects import supporting_objects, token_secret
 from delaymq_operator.manifests.quantities import Quantity, parse_quantity, same_quantity
-from delaymq_operator.manifests.registration import (
-    REGISTRATION_VOLUME,
-    Registrations,
-    read_registrations,
-    registers,
-    registration_secret,
-)
 from delaymq_operator.manifests.replication import (
     group_service_account,
     master_endpoint_slice,
@@ -44,15 +53,6 @@ from delaymq_operator.manifests.services import (
     group_service,
     listen_port,
     name_server_external_service,
-)
-from delaymq_operator.manifests.users import (
-    UserAccount,
-    UserRules,
-    account_bytes,
-    credentials_secret,
-    read_user_rules,
-    rule_of,
-    users_secret,
 )
 
 __all__ = [

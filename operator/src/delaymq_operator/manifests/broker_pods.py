@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from delaymq_operator.api import names
 from delaymq_operator.api.broker import Broker
-from delaymq_operator.manifests.access import access_environment, access_mounts, access_volumes
-from delaymq_operator.manifests.context import Context, GroupContext
-from delaymq_operator.manifests.inputs import broker_inputs
-from delaymq_operator.manifests.metadata import Manifest, new_object, selector
-from delaymq_operator.manifests.pods import DATA_PATH, container, container_port, pod_template, probes
-from delaymq_operator.manifests.registration import (
+from delaymq_operator.manifests.accounts.access import access_environment, access_mounts, access_volumes
+from delaymq_operator.manifests.accounts.registration import (
     account_environment,
     account_volumes,
     registers,
     registration_mounts,
 )
+from delaymq_operator.manifests.context import Context, GroupContext
+from delaymq_operator.manifests.inputs import broker_inputs
+from delaymq_operator.manifests.metadata import Manifest, new_object, selector
+from delaymq_operator.manifests.pods import DATA_PATH, container, container_port, pod_template, probes
 from delaymq_operator.manifests.replication import (
     place_members,
     replication_environment,

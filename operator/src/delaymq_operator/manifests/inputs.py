@@ -13,11 +13,11 @@ import msgspec
 
 from delaymq_operator.api.broker import Broker, ResourceRequirements
 from delaymq_operator.api.names import OWN_LABELS
+from delaymq_operator.manifests.accounts.registration import has_names_rules
 from delaymq_operator.manifests.config import cold_keys
 from delaymq_operator.manifests.context import Context
 from delaymq_operator.manifests.hashes import digest, short_hash
 from delaymq_operator.manifests.quantities import Quantity, canonical
-from delaymq_operator.manifests.registration import has_names_rules
 from delaymq_operator.manifests.replication import replication_inputs
 from delaymq_operator.manifests.services import listen_port
 

@@ -7,17 +7,17 @@ from __future__ import annotations
 
 from delaymq_operator.api import names
 from delaymq_operator.api.broker import Broker
-from delaymq_operator.manifests.broker_pods import REVISIONS_KEPT
-from delaymq_operator.manifests.context import Context
-from delaymq_operator.manifests.inputs import name_server_inputs
-from delaymq_operator.manifests.metadata import Manifest, new_object, selector
-from delaymq_operator.manifests.pods import DATA_PATH, container, container_port, pod_template, probes
-from delaymq_operator.manifests.registration import (
+from delaymq_operator.manifests.accounts.registration import (
     has_names_rules,
     registration_mounts,
     rules_environment,
     rules_volumes,
 )
+from delaymq_operator.manifests.broker_pods import REVISIONS_KEPT
+from delaymq_operator.manifests.context import Context
+from delaymq_operator.manifests.inputs import name_server_inputs
+from delaymq_operator.manifests.metadata import Manifest, new_object, selector
+from delaymq_operator.manifests.pods import DATA_PATH, container, container_port, pod_template, probes
 from delaymq_operator.manifests.tls import tls_environment, tls_mounts, tls_volumes
 
 _GRACE_S = 10

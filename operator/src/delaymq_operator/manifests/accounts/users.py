@@ -16,7 +16,7 @@ import msgspec
 from delaymq_operator.api import names
 from delaymq_operator.api.broker import Broker
 from delaymq_operator.api.user import NamedPermission, User
-from delaymq_operator.manifests.access import RULES_KEY
+from delaymq_operator.manifests.accounts.access import RULES_KEY
 from delaymq_operator.manifests.metadata import API_VERSIONS, Manifest, new_object
 
 ACCESS_KEY: Final = "accessKey"

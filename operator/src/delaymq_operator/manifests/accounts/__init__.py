@@ -1,0 +1,1 @@
+"""Objects with accounts: of administrators and clients, of Users, and of brokers at NameServers."""
