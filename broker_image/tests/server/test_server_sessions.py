@@ -71,6 +71,15 @@ def test_session_ends_with_another_secret_or_a_lower_role(change: dict[str, str]
     assert not world.is_valid(token)
 
 
+def test_session_continues_while_its_secret_key_is_the_former_one() -> None:
+    world = World("operator", role="operate")
+    token = world.begin("operator")
+    world.change("operator", secret_key="another-secret", former_secret_key="operator-secret")
+    assert world.is_valid(token)
+    world.change("operator", former_secret_key=None)
+    assert not world.is_valid(token)
+
+
 def test_higher_role_applies_to_a_session_and_an_administrator_has_the_highest() -> None:
     world = World("operator", role="operate")
     token = world.begin("operator")

@@ -277,3 +277,35 @@ def test_broker_without_accounts_has_no_sign_in(tmp_path: Path) -> None:
         assert broker.ask("POST", SESSION, keys, **bearer(TOKEN)).code == "no_accounts"
         state = json.loads(broker.ask("GET", SESSION, **bearer(TOKEN)).body)
         assert (state["account"], state["role"], state["accessControl"]) == (None, "administer", False)
+
+
+OTHER_KEYS = """
+accounts:
+- {accessKey: rotated-1, secretKey: new-secret, formerSecretKey: old-secret, role: read}
+- {accessKey: certified, certificateOnly: true, role: administer}
+- {accessKey: certified-2, secretKey: unused-secret, certificateOnly: true, role: administer}
+"""
+
+
+@pytest.mark.parametrize(
+    ("account", "secret", "status"),
+    [
+        ("rotated-1", "new-secret", 200),
+        ("rotated-1", "old-secret", 200),
+        ("rotated-1", "rotated-1-secret", 401),
+        ("certified", "certified-secret", 401),
+        ("certified-2", "unused-secret", 401),
+    ],
+)
+def test_former_key_admits_and_a_key_of_an_account_with_certificates_does_not(
+    other_keys: GuardedBroker, account: str, secret: str, status: int
+) -> None:
+    reply = other_keys.ask("POST", SESSION, {"accessKey": account, "secretKey": secret, "bearer": True})
+    assert (reply.status, reply.status == 200 or reply.code) == (status, True if status == 200 else "sign_in_failed")
+
+
+@pytest.fixture(scope="module")
+def other_keys(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GuardedBroker]:
+    made = GuardedBroker(tmp_path_factory.mktemp("other-keys"), rules=OTHER_KEYS)
+    with made.running():
+        yield made

@@ -32,6 +32,8 @@ def test_replica_refuses_changes_with_the_name_of_the_master(tmp_path: Path, rou
 def test_only_requests_about_a_member_itself_are_served_by_replicas() -> None:
     served = {f"{route.method} {route.path}" for route in ROUTES if route.method != "GET" and not route.of_master}
     assert served == {
+        "POST /api/v1/session",
+        "DELETE /api/v1/session",
         "PUT /api/v1/log-level",
         "POST /api/v1/drain",
         "POST /api/v1/decommission",
