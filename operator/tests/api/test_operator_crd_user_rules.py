@@ -50,6 +50,7 @@ REFUSED: list[tuple[str, Spec, str, str]] = [
         "spec.rotation",
         "every must be longer than overlap: increase every, or shorten overlap",
     ),
+    ("service1", TO | {"role": "admin"}, "spec.role", 'supported values: "read", "operate", "administer"'),
     ("service1", TO | {"rotation": {"request": "x" * 257}}, "spec.rotation.request", "Too long"),
 ]
 """Name and invalid spec, the field, and a part of the message."""
@@ -61,6 +62,7 @@ ACCEPTED: list[tuple[str, Spec]] = [
     ("service1", TO | {"topics": [{"name": "%RETRY%g|x", "permission": "PUB|SUB"}]}),
     ("service1", TO | {"groups": [{"name": f"g{number}", "permission": "SUB"} for number in range(256)]}),
     ("service1", TO | {"quotas": {"heldPulls": 0, "sendBytesPerSecond": 1 << 40, "maxDelayMs": 10}}),
+    ("service1", TO | {"role": "administer"}),
     ("service1", TO | {"rotation": {"every": "1h1s"}}),
     ("service1", TO | {"rotation": {"every": "720h", "overlap": "0s", "request": 1}}),
     ("service1", TO | {"rotation": {"overlap": "1h30m", "request": "2026-11-29"}}),

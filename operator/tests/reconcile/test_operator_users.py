@@ -41,6 +41,7 @@ def test_user_gets_an_account_on_all_brokers_and_a_secret(world: UsersWorld) -> 
         topics=[{"name": "orders", "permission": "PUB|SUB"}, {"name": "audit", "permission": "DENY"}],
         groups=[{"name": "billing", "permission": "SUB"}],
         defaultTopicPermission="SUB",
+        role="operate",
         quotas={"sendBytesPerSecond": 1000, "heldPulls": 0},
     )
     settle(world, NAME)
@@ -53,6 +54,7 @@ def test_user_gets_an_account_on_all_brokers_and_a_secret(world: UsersWorld) -> 
     assert secret["tools.yml"] == f"accessKey: {NAME}\nsecretKey: {secret['secretKey']}\n"
     assert (found.permissions["orders"], found.permissions["%RETRY%billing"]) == (PUB | SUB, SUB)
     assert (found.topic_permission, found.admin, found.entry.require_second_signature) == (SUB, False, False)
+    assert found.entry.role == "operate"
     assert found.entry.quotas is not None
     assert dict(found.entry.quotas.limits()) == {"sendBytesPerSecond": 1000, "heldPulls": 0}
     assert world.user_status(NAME)["accessKey"] == NAME

@@ -67,6 +67,8 @@ class UserSpec(ApiStruct, frozen=True, kw_only=True):
     broker_ref: BrokerRef
     access_key: Annotated[str, Meta(min_length=7, max_length=MAX_ACCESS_KEY_CHARS)] | None = None
     admin: bool = False
+    role: Literal["read", "operate", "administer"] | None = None
+    """Role on HTTP; None: only what the permissions allow."""
     require_second_signature: bool | None = None
     """None: for administrators only."""
     default_topic_permission: Permission = "DENY"

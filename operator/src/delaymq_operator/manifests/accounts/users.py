@@ -63,6 +63,8 @@ def rule_of(user: User) -> dict[str, Any]:
     found: dict[str, Any] = {"admin": spec.admin, "requireSecondSignature": user.requires_second}
     found |= {"defaultTopicPerm": spec.default_topic_permission, "defaultGroupPerm": spec.default_group_permission}
     found |= {"topicPerms": _permissions(spec.topics), "groupPerms": _permissions(spec.groups)}
+    if spec.role is not None:
+        found["role"] = spec.role
     if spec.quotas is not None:
         quotas = {key: value for key, value in msgspec.to_builtins(spec.quotas).items() if value is not None}
         found |= {"quotas": quotas} if quotas else {}
