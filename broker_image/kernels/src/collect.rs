@@ -1,4 +1,4 @@
-//! Collection of a queue's records for a pull (twin: delaymq_testing.store.record_collector.py).
+//! Collection of a queue's records for a pull (twin: delaymq_testing/store/record_collector.py).
 
 use pyo3::buffer::{PyBuffer, ReadOnlyCell};
 use pyo3::prelude::*;

@@ -227,9 +227,9 @@ def test_existing_files_are_not_overwritten(tmp_path: Path) -> None:
 
 
 def test_usage_of_accounts_is_shown_with_quotas_and_rates(standalone: Standalone, secret_file: Path) -> None:
-    environment = standalone.environment
     account = {"DELAYMQ_ACCESS_KEY": "operators", "DELAYMQ_SECRET_KEY_FILE": str(secret_file)}
-    assert called("topic", "create", "Metered", environment=environment | account).code == 0
+    environment = standalone.environment | account
+    assert called("topic", "create", "Metered", environment=environment).code == 0
     done = called("acl", "usage", "--interval", "0.1", "--json", environment=environment)
     assert done.code == 0, done.err
     rows = {row["account"]: row for row in map(json.loads, done.out.splitlines())}

@@ -8,7 +8,6 @@ from typing import Final
 from delaymq.cli.errors import EXIT_USAGE, CommandError
 from delaymq.cli.target.contexts import Target
 from delaymq.http_client import HttpsOptions, Reply
-from delaymq.transport.tls_errors import sentence
 
 _NO_HTTPS: Final = frozenset({"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNEXPECTED_EOF_WHILE_READING"})
 """OpenSSL's reasons if the server does not use TLS."""
@@ -37,6 +36,8 @@ def https_problem(url: str, error: ssl.SSLError) -> str:
     if error.reason in _NO_HTTPS:
         plain = url.replace("https://", "http://", 1)
         return f"{url} does not serve HTTPS: use {plain}, or set httpTls=true at the broker"
+    from delaymq.transport.tls_errors import sentence  # loads asyncio
+
     text = f"cannot connect to {url} with TLS: {sentence(error)}"
     if isinstance(error, ssl.SSLCertVerificationError):
         text += ". Options before the command: `delaymq --tls-ca FILE --tls-server-name NAME …`"
