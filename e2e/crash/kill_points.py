@@ -30,11 +30,14 @@ def copy_appended(reached: Reached) -> None:
 
 
 def sends_appended(reached: Reached) -> None:
-    """After a send's plain record was appended to the log, alone or with others of a read, before the responses."""
+    """After a send's record was appended to the log, alone or with others of a read, before the responses."""
     from delaymq.store.message_store import MessageStore
 
-    _after(MessageStore, "append_encoded_sends", reached, lambda sent: sum(each[1] for each in sent[5]) if sent else 0)
-    _after_appends(reached, lambda message: message.topic not in ("rmq_sys_wheel_timer", "SCHEDULE_TOPIC_XXXX"))
+    def messages(sent: Any) -> int:
+        return sum(each[1] for each in sent[5]) + len(sent[8]) if sent else 0
+
+    _after(MessageStore, "append_encoded_sends", reached, messages)
+    _after_appends(reached, lambda message: not message.is_copy)
 
 
 def _within_runs(reached: Reached, name: str, is_meant: Callable[[Any], bool]) -> None:

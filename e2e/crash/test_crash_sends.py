@@ -1,4 +1,4 @@
-"""Kills among pipelined sends without delays: no acknowledged message is lost or moved, and none is stored twice."""
+"""Kills among pipelined sends: no acknowledged message is lost or moved, and none is stored or delivered twice."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import shutil
 import socket
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,7 +27,12 @@ PRODUCERS, WINDOW = 3, 48
 MESSAGES, MESSAGES_AFTER = 100_000, 2_000
 """Each producer sends this many messages, and has a window of them in flight. None has enough time before the kill."""
 LIMIT_S = 120.0
-CONFIG = {"mappedFileSizeCommitLog": str(1 << 20), "flushConsumerOffsetInterval": "1000"}
+LEVELS = 3
+CONFIG = {
+    "messageDelayLevel": "1s 2s 3s",
+    "mappedFileSizeCommitLog": str(1 << 20),
+    "flushConsumerOffsetInterval": "1000",
+}
 pytestmark = pytest.mark.timeout(400)
 
 Place = tuple[int, int]
@@ -44,8 +50,9 @@ def cluster() -> Iterator[Cluster]:
 class Producer(threading.Thread):
     """Sends until all messages were sent or the connection ends. No message is sent twice."""
 
-    def __init__(self, port: int, first: int, messages: int) -> None:
+    def __init__(self, port: int, first: int, messages: int, *, delayed: bool) -> None:
         super().__init__(daemon=True)
+        self._delayed = delayed
         self._port = port
         self._sent = self._first = first
         self._end = first + messages
@@ -58,7 +65,7 @@ class Producer(threading.Thread):
                 answered, rest = self._first, b""
                 while answered < end:
                     while self._sent < min(answered + WINDOW, end):
-                        connection.sendall(_frame(self._sent))
+                        connection.sendall(_frame(self._sent, delayed=self._delayed))
                         self._sent += 1
                     received = connection.recv(1 << 16)
                     if not received:
@@ -73,8 +80,9 @@ class Producer(threading.Thread):
             pass  # the broker was killed
 
 
-def _frame(number: int) -> bytes:
-    properties = format_properties({"UNIQ_KEY": f"K{number}", "WAIT": "true"})
+def _frame(number: int, *, delayed: bool) -> bytes:
+    level = {"DELAY": str(1 + number % LEVELS)} if delayed else {}
+    properties = format_properties({"UNIQ_KEY": f"K{number}", "WAIT": "true", **level})
     fields = {
         "a": "P", "b": TOPIC, "c": "TBW102", "d": str(QUEUES), "e": str(number % QUEUES), "f": "0",
         "g": "1700000000000", "h": "0", "i": properties,
@@ -90,8 +98,9 @@ def _frames(data: bytes) -> tuple[list[Command], bytes]:
     return found, data[at:]
 
 
-def _send(cluster: Cluster, start: int, messages: int) -> list[Producer]:
-    producers = [Producer(cluster.listen_port, start + number * messages, messages) for number in range(PRODUCERS)]
+def _send(cluster: Cluster, start: int, messages: int, *, delayed: bool) -> list[Producer]:
+    firsts = [start + number * messages for number in range(PRODUCERS)]
+    producers = [Producer(cluster.listen_port, first, messages, delayed=delayed) for first in firsts]
     for producer in producers:
         producer.start()
     return producers
@@ -126,18 +135,31 @@ async def _stored(port: int) -> tuple[Counter[str], dict[str, Place]]:
     return counts, places
 
 
-def _check(cluster: Cluster, crash: crashes.Crash, evidence_path: Path) -> None:
+def _delivered(port: int, expected: set[str]) -> Counter[str]:
+    """Wait until the messages are delivered, and longer than the longest delay; return how often each of all is."""
+    deadline = time.monotonic() + LIMIT_S
+    while expected - asyncio.run(_stored(port))[0].keys() and time.monotonic() < deadline:
+        time.sleep(0.5)
+    time.sleep(LEVELS + 1)
+    return asyncio.run(_stored(port))[0]
+
+
+def _check(cluster: Cluster, crash: crashes.Crash, evidence_path: Path, *, delayed: bool = False) -> None:
     cluster.start()
-    before = _send(cluster, 0, MESSAGES)
+    before = _send(cluster, 0, MESSAGES, delayed=delayed)
     crash()
-    after = _send(cluster, PRODUCERS * MESSAGES, MESSAGES_AFTER)
+    after = _send(cluster, PRODUCERS * MESSAGES, MESSAGES_AFTER, delayed=delayed)
     for producer in before + after:
         producer.join(LIMIT_S)
         assert not producer.is_alive()
-    counts, places = asyncio.run(_stored(cluster.listen_port))
-    cluster.stop()
     acknowledged = {key: place for producer in before + after for key, place in producer.acknowledged.items()}
-    wrong = {key: place for key, place in acknowledged.items() if places.get(key) != place or counts[key] != 1}
+    if delayed:  # responses name the place of the pending message
+        counts = _delivered(cluster.listen_port, set(acknowledged))
+        wrong = {key: place for key, place in acknowledged.items() if counts[key] != 1}
+    else:
+        counts, places = asyncio.run(_stored(cluster.listen_port))
+        wrong = {key: place for key, place in acknowledged.items() if places.get(key) != place or counts[key] != 1}
+    cluster.stop()
     if wrong or max(counts.values()) > 1:
         shutil.copytree(cluster.store_path, evidence_path / "store")
         shutil.copy(cluster.broker.log_path, evidence_path)
@@ -154,3 +176,14 @@ def test_kill_among_plain_sends_keeps_all_acknowledged_messages(cluster: Cluster
 @pytest.mark.parametrize("point", ["sends-appended:9000", "segment-roll:3", "queue-flush:3"])
 def test_kill_at_a_named_point_keeps_all_acknowledged_messages(cluster: Cluster, point: str, tmp_path: Path) -> None:
     _check(cluster, crashes.at_a_point(cluster, point, LIMIT_S), tmp_path)
+
+
+def test_kill_among_delayed_sends_delivers_all_acknowledged_messages_once(cluster: Cluster, tmp_path: Path) -> None:
+    _check(cluster, crashes.at_an_instant(cluster, SEED, 0.3, 4.0), tmp_path, delayed=True)
+
+
+@pytest.mark.parametrize("point", ["sends-appended:9000", "copy-appended:3000", "segment-roll:3"])
+def test_kill_at_a_named_point_delivers_all_acknowledged_messages_once(
+    cluster: Cluster, point: str, tmp_path: Path
+) -> None:
+    _check(cluster, crashes.at_a_point(cluster, point, LIMIT_S), tmp_path, delayed=True)

@@ -12,7 +12,16 @@ pub fn key_base(topic: &str) -> u32 {
 
 /// Append the entry of a consume queue.
 pub fn add_entry(to: &mut Vec<u8>, offset: i64, size: i32, pairs: &[Pair<'_>]) {
-    let code = value_of(pairs, "TAGS").map_or(0, hashing::tags_code);
+    add_coded_entry(to, offset, size, code_of(pairs));
+}
+
+/// Return the tags code of a message.
+pub fn code_of(pairs: &[Pair<'_>]) -> i64 {
+    value_of(pairs, "TAGS").map_or(0, hashing::tags_code)
+}
+
+/// Append the entry of a consume queue with a tags code, or the due time in its place.
+pub fn add_coded_entry(to: &mut Vec<u8>, offset: i64, size: i32, code: i64) {
     to.extend_from_slice(&offset.to_be_bytes());
     to.extend_from_slice(&size.to_be_bytes());
     to.extend_from_slice(&code.to_be_bytes());

@@ -10,6 +10,7 @@ use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple};
 use crate::batch::{
     BODY_CRC_MASK, FIXED_BYTES, HOST_MASK, MAX_PROPERTIES_BYTES, MAX_TOPIC_BYTES, MESSAGE_MAGIC, TRANSACTION_MASK,
 };
+use crate::delays::{self, Delays};
 use crate::properties::{self, Pair};
 use crate::records;
 use crate::requests::{Request, Send, frame_at};
@@ -34,8 +35,11 @@ type Sums<'py> = (Bound<'py, PyString>, usize, usize, usize, usize, usize);
 /// op mark, physical offset of the half message, outcome, an empty text.
 pub type Step = (i64, i64, i64, String);
 
-/// Size of the handled frames, position of the last record, records, keys for the index, stretches, sums, responses,
-/// steps of transactions.
+/// A message with a delay level: its own topic, queue of the schedule topic, physical offset, size, due time in ms.
+pub type Delayed<'py> = (Bound<'py, PyString>, i32, i64, i32, i64);
+
+/// Size of the handled frames, position of the last record, records, keys for the index, stretches, sums of what is not
+/// delayed, responses, steps of transactions, messages with a delay level.
 type Sent<'py> = (
     usize,
     usize,
@@ -45,6 +49,7 @@ type Sent<'py> = (
     Vec<Sums<'py>>,
     Bound<'py, PyBytes>,
     Vec<Step>,
+    Vec<Delayed<'py>>,
 );
 
 /// Encoder of requests that need no rules but those given to the constructor.
@@ -60,6 +65,7 @@ pub struct SendEncoder {
     retry_prefix: String,
     pub names: Names,
     pub transactions: Rules,
+    pub delays: delays::Rules,
 }
 
 /// Names of properties, from a tuple.
@@ -73,7 +79,7 @@ pub struct Names {
 
 #[pymethods]
 impl SendEncoder {
-    /// `names` are those of the properties that the broker removes and sets.
+    /// `names` are those of the properties that the broker removes and sets, `delays` concern delay levels.
     #[new]
     fn new(
         ruled: Vec<String>,
@@ -82,8 +88,9 @@ impl SendEncoder {
         retry_prefix: String,
         names: Names,
         transactions: Rules,
+        delays: delays::Rules,
     ) -> Self {
-        Self { ruled, own_prefix, closed, retry_prefix, names, transactions }
+        Self { ruled, own_prefix, closed, retry_prefix, names, transactions, delays }
     }
 
     /// Return the records of the requests at the start of `data`, up to the first frame that Python has to handle.
@@ -91,7 +98,7 @@ impl SendEncoder {
     /// `topics` maps names to configurations, `queues` maps topic and queue id to queues with a `max_number`. `answer`
     /// are the parts of a response: up to the id's offset, between it and the queue id, between it and the queue offset,
     /// up to the opaque, and the end. `halves` are the maximum size of a half message's body (-1: there may be none), the
-    /// chunks of pending half messages, and the time in ms. `log` is the open segment, which begins at `log_base`.
+    /// chunks of pending half messages, and the time in ms. `delays` decide about messages with a delay level. `log` is the open segment, which begins at `log_base`.
     #[allow(clippy::too_many_arguments)]
     fn encode<'py>(
         &self,
@@ -104,6 +111,7 @@ impl SendEncoder {
         cluster: &str,
         answer: (PyBackedBytes, PyBackedBytes, PyBackedBytes, PyBackedBytes, PyBackedBytes),
         halves: (i64, Bound<'py, PyList>, i64),
+        delays: Delays<'py>,
         queues: &Bound<'py, PyDict>,
         physical_offset: i64,
         store_ms: i64,
@@ -122,6 +130,7 @@ impl SendEncoder {
             max_half_body_bytes: halves.0,
             pending: &halves.1,
             now_ms: halves.2,
+            delays,
             log,
             log_base,
             mapped: None,
@@ -138,6 +147,7 @@ impl SendEncoder {
             keys: Vec::with_capacity(KEYS_BYTES),
             responses: Vec::with_capacity(data.len() / 4),
             steps: Vec::new(),
+            delayed: Vec::new(),
             ended: Vec::new(),
             read_bytes: 0,
         };
@@ -147,7 +157,7 @@ impl SendEncoder {
                 at += bytes;
             }
         }
-        let Writer { last_at, known_topics, known_queues, records, keys, responses, steps, .. } = writer;
+        let Writer { last_at, known_topics, known_queues, records, keys, responses, steps, delayed, .. } = writer;
         let found = known_queues.into_iter().filter(|queue| queue.count > 0).filter_map(|queue| {
             let topic = known_topics.get(queue.topic)?.name.clone();
             let entries = PyBytes::new(py, &queue.entries);
@@ -157,7 +167,7 @@ impl SendEncoder {
         let sums = known_topics.into_iter().filter(|topic| topic.messages + topic.halves + topic.copies > 0);
         let sums = sums.map(|of| (of.name, of.messages, of.bytes, of.halves, of.copies, of.copied_bytes)).collect();
         let [records, keys, responses] = [records, keys, responses].map(|each| PyBytes::new(py, &each));
-        (at, last_at, records, keys, stretches, sums, responses, steps)
+        (at, last_at, records, keys, stretches, sums, responses, steps, delayed)
     }
 }
 
@@ -170,12 +180,13 @@ impl SendEncoder {
 
 pub struct Topic<'py> {
     text: String,
-    name: Bound<'py, PyString>,
+    pub name: Bound<'py, PyString>,
     key_base: u32,
     /// Whether only the broker stores records in it.
     is_closed: bool,
     /// Number of its queues.
     queues: i32,
+    /// Messages without a delay, and the size of their records.
     pub messages: usize,
     pub bytes: usize,
     pub halves: usize,
@@ -208,6 +219,8 @@ pub struct Fields<'a> {
     pub body_crc: u32,
     pub properties: &'a [u8],
     pub pairs: &'a [Pair<'a>],
+    /// Due time, which the entry contains in place of the tags code.
+    pub due_ms: Option<i64>,
 }
 
 /// Index of a queue, and where its next record is.
@@ -217,7 +230,7 @@ pub struct Place {
     pub number: i64,
     /// Physical offset.
     pub offset: i64,
-    stated_size: i32,
+    pub stated_size: i32,
 }
 
 /// What the requests so far have caused, and what all of them share.
@@ -232,6 +245,7 @@ pub struct Writer<'a, 'py> {
     pub max_half_body_bytes: i64,
     pub pending: &'a Bound<'py, PyList>,
     pub now_ms: i64,
+    pub delays: Delays<'py>,
     pub log: &'a Bound<'py, PyAny>,
     pub log_base: i64,
     /// The log, after the first access.
@@ -249,6 +263,7 @@ pub struct Writer<'a, 'py> {
     keys: Vec<u8>,
     responses: Vec<u8>,
     pub steps: Vec<Step>,
+    pub delayed: Vec<Delayed<'py>>,
     /// Physical offsets of half messages whose ends were appended.
     pub ended: Vec<i64>,
     /// Size of the records of half messages that were read.
@@ -283,16 +298,20 @@ impl<'py> Writer<'_, 'py> {
         if !pairs.iter().all(|pair| encoder.is_free(pair)) {
             return None;
         }
+        if let Some(level) = encoder.delays.level(&pairs) {
+            return self.add_delayed(send, topic, pairs, level);
+        }
         pairs.retain(|pair| pair.0 != encoder.names.wait);
         if !properties::put(&mut pairs, (&encoder.names.cluster, self.cluster)) {
             return None;
         }
         let queue = self.queue(topic, send.queue_id)?;
-        self.add_message(send, topic, queue, &pairs, MAX_PROPERTIES_BYTES)?;
+        self.add_message(send, topic, queue, &pairs, MAX_PROPERTIES_BYTES, None)?;
         Some(())
     }
 
-    /// Append the message of a send to a queue of a topic, and the response. None as `add`.
+    /// Append the message of a send to a queue of a topic, and the response; count it if it is not delayed. None as
+    /// `add`.
     pub fn add_message(
         &mut self,
         send: &Send<'_>,
@@ -300,6 +319,7 @@ impl<'py> Writer<'_, 'py> {
         queue: usize,
         pairs: &[Pair<'_>],
         max_properties_bytes: usize,
+        due_ms: Option<i64>,
     ) -> Option<Place> {
         let properties_bytes = properties::encoded_bytes(pairs);
         let size = self.size(topic, send.body, properties_bytes)?;
@@ -321,10 +341,13 @@ impl<'py> Writer<'_, 'py> {
             body_crc: crc32fast::hash(send.body) & BODY_CRC_MASK,
             properties: &raw,
             pairs,
+            due_ms,
         };
         self.write(&place, &fields)?;
-        let topic = self.known_topics.get_mut(topic)?;
-        (topic.messages, topic.bytes) = (topic.messages + 1, topic.bytes + size);
+        if due_ms.is_none() {
+            let topic = self.known_topics.get_mut(topic)?;
+            (topic.messages, topic.bytes) = (topic.messages + 1, topic.bytes + size);
+        }
         respond(&mut self.responses, self.answer, place.offset, send.queue_id, place.number, send.opaque);
         Some(place)
     }
@@ -340,10 +363,15 @@ impl<'py> Writer<'_, 'py> {
         if at + size > self.room_bytes {
             return None;
         }
-        let known = self.known_queues.get(queue)?;
-        let number = known.first.checked_add(i64::try_from(known.count).ok()?)?;
+        let number = self.next_number(queue)?;
         let offset = self.physical_offset.checked_add(i64::try_from(at).ok()?)?;
         Some(Place { queue, number, offset, stated_size: i32::try_from(size).ok()? })
+    }
+
+    /// Return the queue offset of the next record of a queue.
+    pub fn next_number(&self, queue: usize) -> Option<i64> {
+        let known = self.known_queues.get(queue)?;
+        known.first.checked_add(i64::try_from(known.count).ok()?)
     }
 
     /// Append a record, its entry and its keys. Its size and its place must be those that the functions above returned.
@@ -377,7 +405,8 @@ impl<'py> Writer<'_, 'py> {
             queue.first_at = place.offset;
         }
         (queue.last_at, queue.count) = (place.offset, queue.count + 1);
-        records::add_entry(&mut queue.entries, place.offset, place.stated_size, record.pairs);
+        let code = record.due_ms.unwrap_or_else(|| records::code_of(record.pairs));
+        records::add_coded_entry(&mut queue.entries, place.offset, place.stated_size, code);
         records::add_keys(&mut self.keys, topic.key_base, record.pairs, place.offset, self.store_ms);
         Some(())
     }
@@ -407,10 +436,10 @@ impl<'py> Writer<'_, 'py> {
         Some(self.new_topic(text, written.max(read), false))
     }
 
-    /// Return the index of a topic in which only the broker stores records.
+    /// Return the index of a topic in which only the broker stores records, whatever its number of queues.
     pub fn closed_topic(&mut self, text: &str) -> usize {
         let known = self.known_topics.iter().position(|topic| topic.text == text && topic.is_closed);
-        known.unwrap_or_else(|| self.new_topic(text, 1, true))
+        known.unwrap_or_else(|| self.new_topic(text, i32::MAX, true))
     }
 
     /// Return whether a topic has a configuration.

@@ -89,7 +89,7 @@ impl Writer<'_, '_> {
         }
         let half_topic = self.closed_topic(&rules.half_topic);
         let queue = self.queue(half_topic, HALF_QUEUE)?;
-        let place = self.add_message(send, half_topic, queue, &pairs, rules.max_properties_bytes)?;
+        let place = self.add_message(send, half_topic, queue, &pairs, rules.max_properties_bytes, None)?;
         self.steps.push((place.number, place.offset, send.born_ms, group.to_owned()));
         self.known_topics.get_mut(topic)?.halves += 1;
         Some(())
@@ -152,6 +152,7 @@ impl Writer<'_, '_> {
             body_crc: crc32fast::hash(number.as_bytes()) & BODY_CRC_MASK,
             properties: mark.as_bytes(),
             pairs: &mark_pairs,
+            due_ms: None,
         };
         self.write(&mark_place, &fields)?;
         self.steps.push((mark_place.number, end.place, i64::from(end.outcome), String::new()));
@@ -259,6 +260,7 @@ impl<'a> Half<'a> {
             body_crc: i32_at(head, 8) as u32,
             properties: self.properties,
             pairs,
+            due_ms: None,
         }
     }
 }

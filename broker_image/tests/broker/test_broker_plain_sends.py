@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from random import Random
 from typing import Any, NamedTuple
 
 import pytest
 from delaymq import kernels
+from delaymq.api_types.delay_settings import TopicDelaySettings
 from delaymq.message import names
 from delaymq.message.record import Record
 from delaymq.protocol.bodies import TopicConfig
@@ -22,14 +24,15 @@ from delaymq_testing.compiled_kernels import NEEDS_KERNELS
 from delaymq_testing.repetitions import FUZZ_INPUTS, SEED
 from delaymq_testing.store.killed_copies import Killed, KilledError
 
-RULED = ("DELAY", "TIMER_DELAY_MS", "TRAN_MSG", "DELAY_CRON", "RETRY_TOPIC", "DELAY_SCHEDULE_ID")
+RULED = ("TIMER_DELAY_MS", "TRAN_MSG", "DELAY_CRON", "RETRY_TOPIC", "DELAY_SCHEDULE_ID")
 HOST = b"\x0a\0\0\2\0\0\xc3\x50"
 ANSWER = (b'{"id":"', b'","queue":', b',"offset":', b',"opaque":', b"}")
 RULES = (
     RULED, names.OWN_PREFIX, list(names.CLOSED_TO_CLIENTS), names.RETRY_PREFIX, (names.WAIT, names.CLUSTER),
-    plain_sends.TRANSACTION_RULES,
+    plain_sends.TRANSACTION_RULES, plain_sends.DELAY_RULES,
 )  # fmt: skip
 NO_HALVES: tuple[int, list[Any], int] = (-1, [], 0)
+DELAYS: tuple[tuple[int, ...], dict[str, int], int] = ((1_000, 5_000), {}, 4 << 20)
 
 
 class Queue(NamedTuple):
@@ -54,9 +57,15 @@ def encoding(chance: Random, data: bytes) -> tuple[Any, ...]:
     """Arguments for an encoder, nearly all valid."""
     topics, queues = tables(chance)
     host = chance.choice([HOST] * 30 + [bytes(20), b""])
+    now_ms = chance.choice([1_700_000_000_000] * 9 + [0, -1_001, 10**16 - 1_001, 2**63 - 1])
+    halves = *NO_HALVES[:2], now_ms
+    delays = (
+        (1_000, 5_000, 10**9)[: chance.randrange(4)], chance.choice([{}, {"Bills": 1}]),
+        chance.choice([4 << 20, 4 << 20, 100, -1]),
+    )  # fmt: skip
     return (
         data, topics, host, HOST, chance.choice([4 << 20, 4 << 20, 1_000]), chance.choice(["DefaultCluster", "größe"]),
-        ANSWER, NO_HALVES, queues, chance.choice([0, 2**40 + 17]), chance.choice([0, 1_700_000_000_000]),
+        ANSWER, halves, delays, queues, chance.choice([0, 2**40 + 17]), chance.choice([0, 1_700_000_000_000]),
         chance.choice([4 << 20, 4 << 20, 900]), chance.choice([1 << 30, 1 << 30, 3_000, 0]), b"", 0,
     )  # fmt: skip
 
@@ -86,7 +95,7 @@ def test_compiled_encoder_stops_before_a_queue_beyond_its_limit() -> None:
     data = b"".join(java_frame(each, number, b"x") for number, each in enumerate(fields))
     topics = {"Orders": TopicConfig("Orders", 100, 100)}
     queues = {("Orders", number): Queue(number) for number in range(100)}
-    given = (data, topics, HOST, HOST, 100, "c", ANSWER, NO_HALVES, queues, 0, 0, 1_000, 1 << 20, b"", 0)
+    given = (data, topics, HOST, HOST, 100, "c", ANSWER, NO_HALVES, DELAYS, queues, 0, 0, 1_000, 1 << 20, b"", 0)
     result = kernels.compiled("SendEncoder")(*RULES).encode(*given)
     assert result == SendEncoder(*RULES).encode(*given)
     assert [stretch[1] for stretch in result[4]] == list(range(64))
@@ -100,8 +109,8 @@ def test_compiled_encoder_stops_before_a_queue_beyond_its_limit() -> None:
 def test_compiled_encoder_handles_nothing_with_unusable_tables(table: dict[str, Any]) -> None:
     data = java_frame(send_fields_of(Random(1), ("Orders",), 0) | {"i": ""}, 1, b"x")
     for queues in ({}, {("Orders", 0): None}, {("Orders", number): Queue("1") for number in range(4)}):  # type: ignore[arg-type]
-        given = (data, table, HOST, HOST, 100, "c", ANSWER, NO_HALVES, queues, 0, 0, 1_000, 1 << 20, b"", 0)
-        assert kernels.compiled("SendEncoder")(*RULES).encode(*given) == (0, 0, b"", b"", [], [], b"", [])
+        given = (data, table, HOST, HOST, 100, "c", ANSWER, NO_HALVES, DELAYS, queues, 0, 0, 1_000, 1 << 20, b"", 0)
+        assert kernels.compiled("SendEncoder")(*RULES).encode(*given) == (0, 0, b"", b"", [], [], b"", [], [])
 
 
 def frame(number: int = 0, body: bytes = b"hello", **fields: str) -> bytes:
@@ -164,6 +173,14 @@ STATES: dict[str, tuple[Callable[[Any], object], Callable[[Any], object]]] = {
         lambda broker: setattr(broker.topics.table["Orders"], "order", True),
         lambda broker: setattr(broker.topics.table["Orders"], "order", False),
     ),
+    "with settings of delays": (
+        lambda broker: broker.delivery.limits.settings.topics.update(Orders=TopicDelaySettings(max_delay_seconds=9)),
+        lambda broker: broker.delivery.limits.settings.topics.clear(),
+    ),
+    "with a shorter table of levels": (
+        lambda broker: broker.apply(replace(broker.config, message_delay_level="1s")),
+        lambda broker: broker.apply(replace(broker.config, message_delay_level="1s 5s")),
+    ),
     "with several tags": (
         lambda broker: setattr(broker.topics.table["Orders"], "topic_filter_type", "MULTI_TAG"),
         lambda broker: setattr(broker.topics.table["Orders"], "topic_filter_type", "SINGLE_TAG"),
@@ -180,11 +197,13 @@ def _refuse_writes(broker: Any, *, refused: bool) -> None:
 @pytest.mark.parametrize("state", STATES)
 def test_brokers_in_another_state_leave_sends_to_their_processor(lane: Lane, state: str) -> None:
     enter, leave = STATES[state]
-    assert lane.handles(frame())
+    lane.harness.send("Orders", b"second", {"DELAY": "2"})
+    sends = frame(i="DELAY\x012")
+    assert lane.handles(sends)
     enter(lane.harness.broker)
-    assert not lane.handles(frame())
+    assert not lane.handles(sends)
     leave(lane.harness.broker)
-    assert lane.handles(frame())
+    assert lane.handles(sends)
 
 
 @NEEDS_KERNELS
@@ -262,6 +281,62 @@ def test_failure_after_the_append_is_raised_with_the_messages_in_the_log(
     monkeypatch.undo()
     assert lane.handles(frame())
     assert [record.body for record in lane.harness.pulled()] == [b"first", b"hello", b"hello"]
+
+
+@NEEDS_KERNELS
+def test_delayed_messages_are_delivered_although_an_observer_failed(
+    lane: Lane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker, delayed = lane.harness.broker, frame(i="DELAY\x011")
+    lane.harness.send("Orders", b"second", {"DELAY": "1"})
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("an observer fails")
+
+    monkeypatch.setattr(broker.store._dispatcher, "_receiving_runs", [fail])
+    with pytest.raises(RuntimeError):
+        lane.handles(delayed + delayed)
+    monkeypatch.undo()
+    assert lane.handles(delayed)
+    assert broker.delivery.pending_total() == 4
+    lane.harness.clock.advance(1_000)
+    broker.hand_over(lane.harness.clock(), 64)
+    assert [record.body for record in lane.harness.pulled()] == [b"first", b"second", *[b"hello"] * 3]
+
+
+@NEEDS_KERNELS
+def test_full_memory_of_the_index_becomes_a_run(lane: Lane) -> None:
+    timeline = lane.harness.broker.delivery.timeline
+    lane.harness.send("Orders", b"second", {"DELAY": "18"})
+    timeline.sizes = timeline.sizes._replace(memory=4)
+    assert lane.handles(frame(i="DELAY\x0118") * 7)
+    assert (len(timeline._memory), [run.count for run in timeline.runs]) == (0, [8])
+    assert timeline.partitions.messages == 8
+
+
+@NEEDS_KERNELS
+def test_delayed_messages_are_dispatched_and_delivered_although_the_index_failed(
+    lane: Lane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = lane.harness.broker
+    lane.harness.send("Orders", b"second", {"DELAY": "1"})
+    lane.harness.clock.advance(1_000)
+    broker.hand_over(lane.harness.clock(), 64)
+    assert broker.delivery.next_wakeup_ms() is None
+    woken: list[int] = []
+    broker.delivery.on_wakeup_earlier = lambda: woken.append(1)
+
+    def fail() -> None:
+        raise OSError("no space")
+
+    monkeypatch.setattr(broker.delivery.timeline, "freeze_if_full", fail)
+    with pytest.raises(OSError, match="no space"):
+        lane.handles(frame(i="DELAY\x011") + frame())
+    monkeypatch.undo()
+    assert woken == [1]
+    lane.harness.clock.advance(1_000)
+    broker.hand_over(lane.harness.clock(), 64)
+    assert [record.body for record in lane.harness.pulled()] == [b"first", b"second", b"hello", b"hello"]
 
 
 @NEEDS_KERNELS

@@ -82,13 +82,21 @@ def test_streams_have_the_effects_of_single_requests(
                     assert is_open[0] == is_open[1]
                     if not is_open[0]:
                         break
+                handed = [world.broker.hand_over(now(), 64) for world in worlds]
+                assert handed[0] == handed[1]
             outcomes = [world.outcome() for world in worlds]
             for part in outcomes[0]:
                 assert outcomes[0][part] == outcomes[1][part], part
+            assert counting.delayed > counting.encoded / 10
             assert counting.encoded > outcomes[0]["messages"][0] / 20  # type: ignore[index]
             files = [world.closed_files() for world in worlds]
             assert files[0] == files[1]
             assert sum(name.startswith("commitlog/") for name in files[0]) > 1
+            again = [World(tmp_path / str(number), has_lane=number == 0) for number in range(2)]
+            assert again[0].pending() == again[1].pending()
+            assert again[0].broker.delivery.pending_total() == worlds[0].broker.delivery.pending_total()
+            for world in again:
+                world.closed_files()
 
     run(scenario)
 

@@ -39,8 +39,8 @@ from delaymq_testing.transport.memory_transport import run
 
 pytestmark = NEEDS_KERNELS
 RULES = (
-    ("DELAY", "TIMER_DELAY_MS", "TRAN_MSG", "RETRY_TOPIC"), names.OWN_PREFIX, list(names.CLOSED_TO_CLIENTS),
-    names.RETRY_PREFIX, (names.WAIT, names.CLUSTER), plain_sends.TRANSACTION_RULES,
+    ("TIMER_DELAY_MS", "TRAN_MSG", "RETRY_TOPIC"), names.OWN_PREFIX, list(names.CLOSED_TO_CLIENTS),
+    names.RETRY_PREFIX, (names.WAIT, names.CLUSTER), plain_sends.TRANSACTION_RULES, plain_sends.DELAY_RULES,
 )  # fmt: skip
 HOST = b"\x0a\0\0\2\0\0\xc3\x50"
 ANSWER = (b'{"id":"', b'","queue":', b',"offset":', b',"opaque":', b"}")
@@ -112,7 +112,7 @@ def encoding(chance: Random) -> tuple[Any, ...]:
     log, chunks, known = pending(chance, base)
     topics = {name: TopicConfig(name, 4, 4) for name in (*TOPICS, names.HALF_TOPIC, "%RETRY%readers")}
     queues = {(topic, queue_id): Queue(chance.choice([0, 1, 2**62])) for topic in topics for queue_id in range(4)}
-    queues |= {(names.OP_HALF_TOPIC, 0): Queue(7), (names.HALF_TOPIC, 0): Queue(9)}
+    queues |= {(names.OP_HALF_TOPIC, 0): Queue(7), (names.HALF_TOPIC, 0): Queue(9), (names.SCHEDULE_TOPIC, 0): Queue(3)}
     if chance.random() < 0.1:
         del topics[chance.choice([*topics])]
     if chance.random() < 0.1:
@@ -134,7 +134,7 @@ def encoding(chance: Random) -> tuple[Any, ...]:
     given_log: Any = chance.choice([log, bytearray(log), memoryview(log)])
     return (
         b"".join(frames), topics, HOST, chance.choice([HOST] * 20 + [bytes(20)]), 4 << 20, "DefaultCluster", ANSWER,
-        (chance.choice([4 << 20, 4 << 20, 1_000, -1]), chunks, START_MS + 9), queues,
+        (chance.choice([4 << 20, 4 << 20, 1_000, -1]), chunks, START_MS + 9), ((1_000,), {}, 4 << 20), queues,
         base + max(len(log) + chance.choice([0, 0, 0, -100, 50]), 0), START_MS,
         chance.choice([4 << 20, 4 << 20, 900, 200]), chance.choice([1 << 30, 1 << 30, 3_000, 1_400]), given_log, base,
     )  # fmt: skip
@@ -143,7 +143,7 @@ def encoding(chance: Random) -> tuple[Any, ...]:
 def test_compiled_encoder_returns_what_its_twin_returns_for_transactions() -> None:
     chance = Random(SEED)
     kernel, twin = kernels.compiled("SendEncoder")(*RULES), SendEncoder(*RULES)
-    frames = halves = commits = rollbacks = 0
+    frames = halves = commits = rollbacks = delayed = 0
     while frames < FUZZ_INPUTS:
         given = encoding(chance)
         frames += 5
@@ -152,6 +152,8 @@ def test_compiled_encoder_returns_what_its_twin_returns_for_transactions() -> No
         halves += sum(bool(group) for *_, group in result[7])
         commits += sum(outcome == 8 for _, _, outcome, group in result[7] if not group)
         rollbacks += sum(outcome == 12 for _, _, outcome, group in result[7] if not group)
+        delayed += len(result[8])
+    assert delayed > FUZZ_INPUTS // 2_000
     assert min(halves, commits, rollbacks) > FUZZ_INPUTS // 200
 
 
@@ -182,6 +184,7 @@ def test_compiled_encoder_ends_nothing_with_unusable_tables(chunks: list[Any], l
         "c",
         ANSWER,
         (100, chunks, 0),
+        ((), {}, 0),
         queues,
         300,
         0,
@@ -190,7 +193,7 @@ def test_compiled_encoder_ends_nothing_with_unusable_tables(chunks: list[Any], l
         log,
         0,
     )
-    assert kernels.compiled("SendEncoder")(*RULES).encode(*given) == (0, 0, b"", b"", [], [], b"", [])
+    assert kernels.compiled("SendEncoder")(*RULES).encode(*given) == (0, 0, b"", b"", [], [], b"", [], [])
 
 
 # Brokers

@@ -37,7 +37,17 @@ from delaymq.store.errors import (
 )
 from delaymq.store.model import Dispatched, NewRecord, Reserve
 from delaymq.store.options import StoreOptions
-from delaymq.store.plain_runs import Copied, Encode, EncodeCopies, EncodeSends, PlainRun, Sent, Stretch, TakeSteps
+from delaymq.store.plain_runs import (
+    Copied,
+    Encode,
+    EncodeCopies,
+    EncodeSends,
+    PlainRun,
+    Sent,
+    SentDelay,
+    Stretch,
+    TakeSteps,
+)
 from delaymq.store.retention import Retention
 
 _FIXED_BYTES: Final = FIXED_BYTES - TOPIC_LENGTH_BYTES
@@ -241,10 +251,13 @@ class LogAppender:
         self._dispatcher.receive_plain(stretches, keys, memoryview(records), physical_offset)
         return encoded
 
-    def append_encoded_sends(self, encode: EncodeSends, take_steps: TakeSteps) -> Sent | None:
+    def append_encoded_sends(
+        self, encode: EncodeSends, take_steps: TakeSteps, add_delayed: Callable[[Sequence[SentDelay]], object]
+    ) -> Sent | None:
         """Append records of any topics, as `encode` returns them; errors of the dispatch as in `append`.
 
-        `take_steps` receives the steps of transactions before the dispatch, so that none is lost if the dispatch fails.
+        Before the dispatch, `take_steps` receives the steps of transactions, and `add_delayed` the messages with a
+        delay level, so that none is lost if the dispatch fails. `add_delayed` may raise OSError after it has added all.
         None: nothing has changed, and `append` has to append the first message, or to report why it cannot.
         """
         log, room = self._log, self._room_for_encoded()
@@ -256,14 +269,18 @@ class LogAppender:
             self._queues.table, physical_offset, now_ms, self.options.max_record_bytes, room, log.mapping,
             log.segment_base,
         )  # fmt: skip
-        size, last_at, records, keys, parts, _, _, steps = sent
+        size, last_at, records, keys, parts, _, _, steps, delayed = sent
         if not size:
             return None
         self._write(records, last_at, now_ms)
         if steps:
             take_steps(steps, now_ms, log.end_offset)
-        stretches = [_new(Stretch, each) for each in parts]  # faster than Stretch(…)
-        self._dispatcher.receive_plain(stretches, keys, memoryview(records), physical_offset)
+        try:
+            if delayed:
+                add_delayed(delayed)
+        finally:
+            stretches = [_new(Stretch, each) for each in parts]  # faster than Stretch(…)
+            self._dispatcher.receive_plain(stretches, keys, memoryview(records), physical_offset)
         return sent
 
     def _room_for_encoded(self) -> int:

@@ -37,6 +37,10 @@ TransactionStep: TypeAlias = tuple[int, int, int, str]
 """What a record means for a transaction. A half message: queue offset, physical offset, time of birth in ms, and
 producer group. An op mark: queue offset, physical offset of the half message, COMMIT or ROLLBACK, and an empty text."""
 
+SentDelay: TypeAlias = tuple[str, int, int, int, int]
+"""A message with a delay level: its own topic, queue of the schedule topic, physical offset and size of its record, and
+due time in ms."""
+
 Sent: TypeAlias = tuple[
     int,
     int,
@@ -46,12 +50,13 @@ Sent: TypeAlias = tuple[
     Sequence[tuple[str, int, int, int, int, int]],
     bytes,
     Sequence[TransactionStep],
+    Sequence[SentDelay],
 ]
 """Encoded requests: their size in bytes, position of the last record in the records, records, keys packed as
 INDEXED_KEY, and the parts of a `Stretch` for each queue. Then follow what the store does not know: the sums of each
-topic, the responses, and the steps of transactions in log order. Sums are the number of messages of producers and the
-size of their records in bytes, the number of half messages for the topic, which are stored elsewhere, and the number of
-committed copies and their size."""
+topic, the responses, the steps of transactions and the messages with a delay level, both in log order. Sums are the
+number of messages of producers without a delay and the size of their records in bytes, the number of half messages for
+the topic, which are stored elsewhere, and the number of committed copies and their size."""
 
 TakeSteps: TypeAlias = Callable[[Sequence[TransactionStep], int, int], object]
 """Function that receives steps of transactions, their store time in ms, and the end of their records in the log."""

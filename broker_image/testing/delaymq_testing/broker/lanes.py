@@ -15,6 +15,7 @@ from delaymq.broker.transactions import PROGRESS_GROUP
 from delaymq.message import names
 from delaymq.protocol.command import Command, decode_command
 from delaymq.protocol.errors import ProtocolError
+from delaymq.schedule.timeline.entries import unpacked
 from delaymq.server.broker_server import BrokerServer
 from delaymq.server.requests import plain_sends
 from delaymq.server.requests.sessions import SERVER_LIMITS
@@ -34,15 +35,16 @@ class Producer(MemoryTransport):
 
 
 class Counting:
-    """An encoder that counts the messages, half messages and ends of transactions that it encodes."""
+    """An encoder that counts the messages, delayed ones, half messages and ends of transactions that it encodes."""
 
     def __init__(self) -> None:
         self._encoder, self.encoded = plain_sends.encoder, 0
-        self.halves = self.ended = 0
+        self.delayed = self.halves = self.ended = 0
 
     def encode(self, *given: Any) -> Any:
         sent = self._encoder.encode(*given)
-        self.encoded += sum(sums[1] for sums in sent[5])
+        self.encoded += sum(sums[1] for sums in sent[5]) + len(sent[8])
+        self.delayed += len(sent[8])
         self.halves += sum(bool(group) for _, _, _, group in sent[7])
         self.ended += sum(not group for _, _, _, group in sent[7])
         return sent
@@ -119,10 +121,22 @@ class World:
                 for name, table in tables.items()
             },
             "elsewhere": stats.stored_elsewhere,
+            "by queue": {key: (each.messages, each.bytes, each.times) for key, each in stats.by_key.queue_puts.items()},
+            "pending": self.pending(),
+            "delivered": (self.broker.delivery.counters, stats.copies),
             "end": (store.end_offset, store.last_offset, store._log.last_crc, store.last_store_timestamp_ms),
             "topics": self.broker.topics.encode(),
             "transactions": self._transactions(),
         }
+
+    def pending(self) -> object:
+        """Return the pending messages, none of which is in a file, and what is counted."""
+        timeline = self.broker.delivery.timeline
+        keys = [timeline.partitions.key(number) for number in timeline.partitions.pending()]
+        totals = {topic: timeline.partitions.totals(topic) for topic in ("Orders", "Bills", "t" * 127)}
+        rows = [list(unpacked(run.read(0, run.count))) for run in timeline.runs]
+        settled = {number: str(queue.settled.low) for number, queue in self.broker.delivery._queues.items()}
+        return sorted(timeline._memory.values()), keys, totals, rows, settled, self.broker.delivery.next_due_ms()
 
     def _transactions(self) -> dict[str, object]:
         transactions, offsets = self.broker.transactions, self.broker.offsets

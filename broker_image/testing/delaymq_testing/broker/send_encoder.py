@@ -18,6 +18,7 @@ from delaymq.message.flags import (
     TRANSACTION_ROLLBACK,
 )
 from delaymq.message.hashing import index_key_hash, tags_code
+from delaymq.message.marks import format_due
 from delaymq.message.names import KEYS, MAX_TOPIC_LENGTH, TAGS, UNIQUE_KEY
 from delaymq.message.properties import (
     MAX_PROPERTIES_BYTES,
@@ -27,8 +28,8 @@ from delaymq.message.properties import (
 )
 from delaymq.message.record import IPV4_HOST_BYTES, Record, decode_record, encode_record
 from delaymq.protocol.codes import RequestCode
-from delaymq.protocol.command import FLAG_ONEWAY, Command, decode_command
-from delaymq.protocol.errors import ProtocolError, RequestError
+from delaymq.protocol.command import FLAG_ONEWAY, Command
+from delaymq.protocol.errors import RequestError
 from delaymq.protocol.headers import (
     EndTransactionRequestHeader,
     SendMessageRequestHeader,
@@ -37,30 +38,19 @@ from delaymq.protocol.headers import (
 from delaymq.store.consume_queue import ENTRY
 from delaymq.store.index.index_file import INDEXED_KEY
 from delaymq.store.index.key_index import indexed_keys
-from delaymq.store.plain_runs import Sent, TransactionStep
+from delaymq.store.plain_runs import Sent, SentDelay, TransactionStep
+
+from delaymq_testing.broker.sends import INTEGER, frame_at, usual_command
 
 MAX_PAIRS: Final = 64
 """Maximum number of properties of a message."""
 MAX_QUEUES: Final = 64
 """Maximum number of queues of the requests of one call."""
-MAX_HEADER_BYTES: Final = 0xFFFF
 MAX_READ_BYTES: Final = 256 * 1024
 """Maximum size of the half messages that one call reads."""
+DUE_DIGITS: Final = 16
 
-_INTEGER = r"(?:0|-?[1-9][0-9]*)"
-_STRING = r'"(?:[^"\\\x00-\x1f]|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*"'
-_ENDING = (
-    "producerGroup|tranStateTableOffset|commitLogOffset|commitOrRollback|msgId|fromTransactionCheck|transactionId"
-    "|bname|topic"
-)
-_FIELD = rf'"(?:[a-n]|{_ENDING})":{_STRING}'
-_MEMBER = (
-    rf'"(?:code|flag|opaque|version)":{_INTEGER}|"(?:language|serializeTypeCurrentRPC)":{_STRING}'
-    rf'|"extFields":\{{{_FIELD}(?:,{_FIELD})*\}}'
-)
-_USUAL = re.compile(rf"\{{(?:{_MEMBER})(?:,(?:{_MEMBER}))*\}}").fullmatch
-_NAMES = re.compile(rf'("[a-zA-Z]+"):(?:{_STRING}|{_INTEGER}|\{{)').findall
-_is_integer = re.compile(_INTEGER).fullmatch
+_is_integer = re.compile(INTEGER).fullmatch
 _is_queue_id = re.compile(r"0|[1-9][0-9]{0,3}").fullmatch
 _INTEGER_FIELDS: Final = "defghjl"
 _ENDING_INTEGERS: Final = ("tranStateTableOffset", "commitLogOffset", "commitOrRollback")
@@ -69,6 +59,15 @@ Rules = tuple[str, str, tuple[str, str, str, str], Sequence[str], str, str, int]
 """Half topic, op topic, names of properties (half message, group, real topic, real queue id), names of further
 properties that need rules in a half message, encoded properties of the op marks of a commit and of a rollback, maximum
 size of the properties of a half message."""
+
+
+DelayRules = tuple[str, str, str, str, str, Sequence[str], int]
+"""Names of the delay level, the real topic, the real queue id, the due time and the schedule topic, names of properties
+with which a delayed message needs rules, maximum size of its properties."""
+
+Delays = tuple[tuple[int, ...], Mapping[str, Any], int]
+"""Delay of each level in ms, topics whose delayed messages need rules, maximum size of the body of one that needs
+none."""
 
 
 class _Queue(NamedTuple):
@@ -93,6 +92,7 @@ class _New(NamedTuple):
     body: bytes
     raw: bytes
     properties: Mapping[str, str]
+    due_ms: int | None = None
 
     def encoded(self, number: int, offset: int, store_ms: int) -> bytes:
         """The record at a queue offset and a physical offset."""
@@ -126,6 +126,7 @@ class _Written:
         self.keys: list[bytes] = []
         self.responses: list[bytes] = []
         self.steps: list[TransactionStep] = []
+        self.delayed: list[SentDelay] = []
         self.at = self.last_at = self.read_bytes = 0
 
     def add(self, *records: _New) -> list[tuple[int, int, int]] | None:
@@ -142,13 +143,22 @@ class _Written:
         key = record.topic, record.queue_id
         queue = self.places.setdefault(key, _Queue(self.queues[key].max_number, []))
         offset, number = self.start + self.at, queue.first + len(queue.entries)
-        queue.entries.append(ENTRY.pack(offset, size, tags_code(record.properties.get(TAGS, ""))))
+        code = tags_code(record.properties.get(TAGS, "")) if record.due_ms is None else record.due_ms
+        queue.entries.append(ENTRY.pack(offset, size, code))
         texts = [record.properties.get(UNIQUE_KEY, ""), *indexed_keys(record.properties.get(KEYS, ""))]
         hashes = [index_key_hash(record.topic, text) for text in texts if text]
         self.keys += [INDEXED_KEY.pack(each, offset, self.store_ms) for each in hashes]
         self.records.append(record.encoded(number, offset, self.store_ms))
         self.last_at, self.at = self.at, self.at + size
         return number, offset, size
+
+    def next_number(self, topic: str, queue_id: int) -> int | None:
+        """Return the queue offset of the next record of a queue; None if it does not exist."""
+        key = topic, queue_id
+        if place := self.places.get(key):
+            return place.first + len(place.entries)
+        number: int | None = self.queues[key].max_number if key in self.queues else None
+        return number
 
     def sums_of(self, topic: str) -> _Sums:
         return self.sums.setdefault(topic, _Sums())
@@ -158,9 +168,9 @@ class _Written:
         for (topic, queue_id), (first, entries) in self.places.items():
             first_at, last = ENTRY.unpack(entries[0])[0], ENTRY.unpack(entries[-1])[0]
             stretches.append((topic, queue_id, first, len(entries), first_at, last, b"".join(entries)))
-        sums = [(topic, *each.row()) for topic, each in self.sums.items()]
+        sums = [(topic, *each.row()) for topic, each in self.sums.items() if any(each.row())]
         joined = [b"".join(each) for each in (self.records, self.keys, self.responses)]
-        return read, self.last_at, joined[0], joined[1], stretches, sums, joined[2], self.steps
+        return read, self.last_at, joined[0], joined[1], stretches, sums, joined[2], self.steps, self.delayed
 
 
 class SendEncoder:
@@ -174,6 +184,7 @@ class SendEncoder:
         retry_prefix: str,
         names: tuple[str, str],
         transactions: Rules,
+        delays: DelayRules,
     ) -> None:
         """`ruled`: names of properties that need rules of the broker, as do those that start with `own_prefix`.
 
@@ -188,6 +199,8 @@ class SendEncoder:
         self._half_topic, self._op_topic, names_of_half, ruled_in_half, *marks, self._max_half = transactions
         self._prepared, self._group, self._real_topic, self._real_queue_id = names_of_half
         self._ruled_in_half = self._ruled.union(ruled_in_half) - {self._prepared}
+        self._level, _, _, self._due, self._schedule_topic, managed, self._max_delayed = delays
+        self._managed = frozenset(managed)
         self._marks = dict(zip((TRANSACTION_COMMIT, TRANSACTION_ROLLBACK), marks, strict=True))
 
     def encode(
@@ -200,6 +213,7 @@ class SendEncoder:
         cluster: str,
         answer: tuple[bytes, bytes, bytes, bytes, bytes],
         halves: tuple[int, Sequence[Any], int],
+        delays: Delays,
         queues: Mapping[tuple[str, int], Any],
         physical_offset: int,
         store_ms: int,
@@ -213,16 +227,16 @@ class SendEncoder:
         `topics` maps names to configurations, `queues` maps topic and queue id to queues with a `max_number`. `answer`
         are the parts of a response: up to the id's offset, between it and the queue id, between it and the queue
         offset, up to the opaque, and the end. `halves` are the maximum size of a half message's body (-1: there may be
-        none), the chunks of pending half messages, and the time in ms. `log` is the open segment, which begins at
-        `log_base`.
+        none), the chunks of pending half messages, and the time in ms. `delays` decide about delay levels. `log` is the
+        open segment, which begins at `log_base`.
         """
         written = _Written(queues, physical_offset, store_ms, room_bytes)
         max_half_body_bytes, chunks, now_ms = halves
         written_bytes = physical_offset - log_base
         log = bytes(log[:written_bytes]) if 0 <= written_bytes <= len(log) else b""
         read = 0
-        while frame := _frame_at(data, read):
-            command = _usual(frame) if len(born_host) == len(store_host) == IPV4_HOST_BYTES else None
+        while frame := frame_at(data, read):
+            command = usual_command(frame) if len(born_host) == len(store_host) == IPV4_HOST_BYTES else None
             if command is None:
                 break
             if command.code == RequestCode.END_TRANSACTION:
@@ -231,7 +245,8 @@ class SendEncoder:
                     break
             else:
                 limits = max_body_bytes, max_half_body_bytes, max_record_bytes
-                if not self._send(command, written, topics, (born_host, store_host), cluster, answer, limits):
+                hosts = born_host, store_host
+                if not self._send(command, written, topics, hosts, cluster, answer, limits, now_ms, delays):
                     break
             read += 4 + len(frame)
         return written.sent(read)
@@ -245,6 +260,8 @@ class SendEncoder:
         cluster: str,
         answer: tuple[bytes, bytes, bytes, bytes, bytes],
         limits: tuple[int, int, int],
+        now_ms: int,
+        delays: Delays,
     ) -> bool:
         max_body_bytes, max_half_body_bytes, max_record_bytes = limits
         header = self._plain_send(command, topics, max_body_bytes)
@@ -257,7 +274,7 @@ class SendEncoder:
             return False
         wait = properties.pop(self._wait, None)
         properties[self._cluster] = cluster
-        stored_topic, queue_id = topic, header.queue_id
+        stored_topic, queue_id, due_ms = topic, header.queue_id, None
         if transaction:
             if (
                 transaction != TRANSACTION_PREPARED
@@ -268,17 +285,28 @@ class SendEncoder:
                 or written.start == 0
             ):
                 return False
+            stored_topic, queue_id, most = self._half_topic, 0, self._max_half
+        elif self._level in properties:
+            due_ms = self._due_ms(topic, properties, len(command.body), now_ms, delays)
+            if due_ms is None:
+                return False
+            stored_topic, queue_id, most = self._schedule_topic, int(properties[self._level]) - 1, self._max_delayed
+        if stored_topic is not topic:
             if wait is not None:
                 properties[self._wait] = wait
-            properties |= {self._real_topic: topic, self._real_queue_id: str(queue_id)}
-            stored_topic, queue_id, most = self._half_topic, 0, self._max_half
+            properties |= {self._real_topic: topic, self._real_queue_id: str(header.queue_id)}
+        if due_ms is not None:
+            number = written.next_number(stored_topic, queue_id)
+            if number is None:
+                return False
+            properties[self._due] = format_due(due_ms, queue_id, number)
         raw = encode_properties(properties)
         if len(properties) > MAX_PAIRS or len(raw) > most:
             return False
         sys_flag, times = header.sys_flag & ~TRANSACTION_MASK, header.reconsume_times or 0
         new = _New(
             stored_topic, queue_id, header.flag, sys_flag, header.born_timestamp, *hosts, times, 0, command.body, raw,
-            properties,
+            properties, due_ms,
         )  # fmt: skip
         if len(new.encoded(0, 0, 0)) > max_record_bytes or (added := written.add(new)) is None:
             return False
@@ -286,10 +314,25 @@ class SendEncoder:
         if transaction:
             written.steps.append((number, offset, header.born_timestamp, properties[self._group]))
             written.sums_of(topic).halves += 1
-        sums = written.sums_of(stored_topic)
-        sums.messages, sums.bytes = sums.messages + 1, sums.bytes + size
+        sums = written.sums_of(topic if due_ms is not None else stored_topic)
+        if due_ms is None:
+            sums.messages, sums.bytes = sums.messages + 1, sums.bytes + size
+        else:
+            written.delayed.append((topic, queue_id, offset, size, due_ms))
         written.responses.append(_response(answer, offset, header.queue_id, number, command.opaque))
         return True
+
+    def _due_ms(
+        self, topic: str, properties: Mapping[str, str], body_bytes: int, now_ms: int, delays: Delays
+    ) -> int | None:
+        """Return the due time in ms of a message with a delay level; None if it needs rules."""
+        delays_ms, ruled, most = delays
+        level = properties[self._level]
+        is_plain = body_bytes <= most and topic not in ruled and self._managed.isdisjoint(properties)
+        if not is_plain or not _is_integer(level) or not 1 <= int(level) <= len(delays_ms):
+            return None
+        due_ms = now_ms + delays_ms[int(level) - 1]
+        return due_ms if len(str(due_ms)) <= DUE_DIGITS and due_ms >= 0 else None
 
     def _plain_send(
         self, command: Command, topics: Mapping[str, Any], max_body_bytes: int
@@ -425,35 +468,6 @@ def _half_at(log: bytes, at: int) -> Record | None:
     try:
         return decode_record(log[at : at + size])
     except RecordError:
-        return None
-
-
-def _frame_at(data: bytes, at: int) -> bytes:
-    """Return the complete frame at a position, without its length; empty if there is none."""
-    length = int.from_bytes(data[at : at + 4])
-    frame = data[at + 4 : at + 4 + length]
-    return frame if len(data) >= at + 4 and len(frame) == length else b""
-
-
-def _usual(frame: bytes) -> Command | None:
-    """Return the command of a frame if its header is compact JSON without unusual or repeated names."""
-    size = int.from_bytes(frame[:4])
-    header = frame[4 : 4 + size]
-    if len(frame) < 4 or len(header) != size or size > MAX_HEADER_BYTES:
-        return None
-    try:
-        text = header.decode()
-    except UnicodeDecodeError:
-        return None
-    if _USUAL(text) is None:
-        return None
-    # Within strings, quotes are escaped, so that no text in them looks like a name.
-    names = _NAMES(text)
-    if len(names) != len(set(names)) or not {'"code"', '"extFields"'} <= set(names):
-        return None
-    try:
-        return decode_command(frame)
-    except ProtocolError:
         return None
 
 

@@ -1,14 +1,16 @@
-"""Random frames of producers: plain sends in the forms of several clients, unusual and hostile ones."""
+"""Frames of producers: random sends in the forms of several clients, hostile ones, and how usual ones are read."""
 
 from __future__ import annotations
 
 import json
+import re
 from random import Random
-from typing import Any
+from typing import Any, Final
 
 from delaymq.message.names import CLOSED_TO_CLIENTS
 from delaymq.protocol.codes import RequestCode
-from delaymq.protocol.command import Command, encode_command
+from delaymq.protocol.command import Command, decode_command, encode_command
+from delaymq.protocol.errors import ProtocolError
 
 from delaymq_testing.broker.batches import random_batch, random_properties
 from delaymq_testing.broker.harness import START_MS
@@ -33,6 +35,23 @@ RARE_FIELDS: dict[str, tuple[str | None, ...]] = {
     "AccessKey": ("ann",),
     "aa": ("a",),
 }
+DELAYS = (
+    *(f"DELAY\x01{level}" for level in (1, 1, 1, 2, 3, 5, 18)),
+    "DELAY\x011\x02REAL_TOPIC\x01Bills\x02REAL_QID\x017",
+)
+RARE_DELAYS = (
+    *(
+        f"DELAY\x01{text}"
+        for text in ("0", "-1", "+1", "01", "19", "1000", "99999999999", "9" * 30, "1.0", "x", "\uff11")
+    ),
+    *(f"DELAY\x011\x02{name}\x0110" for name in ("DELAY_KEY", "DELAY_GROUP", "DELAY_EXPIRE_MS", "TIMER_OUT_MS")),
+    *(f"DELAY\x011\x02{name}\x01900000" for name in ("TIMER_DELAY_MS", "__STARTDELIVERTIME", "DELAY_EVERY_MS")),
+    "DELAY\x011\x02TRAN_MSG\x01true",
+    "DELAY\x011\x02__DMQ_DUE\x011",
+    "DELAY\x011\x02RETRY_TOPIC\x01a",
+    "DELAY\x011\x02DELAY\x01",
+    f"DELAY\x012\x02long\x01{'x' * 32_000}",
+)
 RARE_HALVES = (
     "", "TRAN_MSG\x01false", "TRAN_MSG\x01True", "TRAN_MSG\x01true\x02TRANSACTION_CHECK_TIMES\x011",
     "TRAN_MSG\x01true\x02CHECK_IMMUNITY_TIME_IN_SECONDS\x0160", "TRAN_MSG\x01true\x02TRAN_PREPARED_QUEUE_OFFSET\x011",
@@ -54,6 +73,20 @@ RARE_ENDS: dict[str, tuple[str | None, ...]] = {
     "AccessKey": ("ann",),
 }
 ESCAPES = ('"', "\\", "/", "\b\f\n\r\t", "\x00\x1f", "é", "😀", "\x7f\u2028", "\ufeff")
+MAX_HEADER_BYTES: Final = 0xFFFF
+INTEGER = r"(?:0|-?[1-9][0-9]*)"
+_STRING = r'"(?:[^"\\\x00-\x1f]|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*"'
+_ENDING = (
+    "producerGroup|tranStateTableOffset|commitLogOffset|commitOrRollback|msgId|fromTransactionCheck|transactionId"
+    "|bname|topic"
+)
+_FIELD = rf'"(?:[a-n]|{_ENDING})":{_STRING}'
+_MEMBER = (
+    rf'"(?:code|flag|opaque|version)":{INTEGER}|"(?:language|serializeTypeCurrentRPC)":{_STRING}'
+    rf'|"extFields":\{{{_FIELD}(?:,{_FIELD})*\}}'
+)
+_USUAL = re.compile(rf"\{{(?:{_MEMBER})(?:,(?:{_MEMBER}))*\}}").fullmatch
+_NAMES = re.compile(rf'("[a-zA-Z]+"):(?:{_STRING}|{INTEGER}|\{{)').findall
 
 
 def send_fields_of(chance: Random, topics: tuple[str, ...] = TOPICS, unusual: float = 0.05) -> dict[str, str | None]:
@@ -63,6 +96,8 @@ def send_fields_of(chance: Random, topics: tuple[str, ...] = TOPICS, unusual: fl
         text = f"UNIQ_KEY\x01{chance.getrandbits(128):032X}\x02WAIT\x01true"
     if chance.random() < 0.1:
         text += f"\x02text\x01{''.join(chance.choice(ESCAPES) for _ in range(4))}"
+    if chance.random() < 0.3:
+        text += "\x02" + chance.choice(RARE_DELAYS if chance.random() < unusual else DELAYS)
     fields: dict[str, str | None] = {
         "a": "producers", "b": chance.choice(topics), "c": "TBW102", "d": "4", "e": str(chance.randrange(4)),
         "f": "0", "g": str(START_MS - chance.randrange(5_000)), "h": "0", "i": text, "j": "0", "k": "false",
@@ -179,3 +214,32 @@ def damaged(data: bytes, chance: Random, most: int = 3) -> bytes:
     if chance.random() < 0.2:
         del changed[chance.randrange(len(changed) + 1) :]
     return bytes(changed)
+
+
+def frame_at(data: bytes, at: int) -> bytes:
+    """Return the complete frame at a position, without its length; empty if there is none."""
+    length = int.from_bytes(data[at : at + 4])
+    frame = data[at + 4 : at + 4 + length]
+    return frame if len(data) >= at + 4 and len(frame) == length else b""
+
+
+def usual_command(frame: bytes) -> Command | None:
+    """Return the command of a frame if its header is compact JSON without unusual or repeated names."""
+    size = int.from_bytes(frame[:4])
+    header = frame[4 : 4 + size]
+    if len(frame) < 4 or len(header) != size or size > MAX_HEADER_BYTES:
+        return None
+    try:
+        text = header.decode()
+    except UnicodeDecodeError:
+        return None
+    if _USUAL(text) is None:
+        return None
+    # Within strings, quotes are escaped, so that no text in them looks like a name.
+    names = _NAMES(text)
+    if len(names) != len(set(names)) or not {'"code"', '"extFields"'} <= set(names):
+        return None
+    try:
+        return decode_command(frame)
+    except ProtocolError:
+        return None

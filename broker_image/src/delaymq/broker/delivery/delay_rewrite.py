@@ -152,6 +152,8 @@ class DelayIngress:
         self._counters = counters
         self._throttled = throttled
         self._store = store
+        self.max_unchecked_body_bytes = store.largest_record_bytes - _MAX_NON_BODY_BYTES - MARK_ROOM_BYTES - 1
+        """A message with a delay level and a body of at most this size fits into a segment when it is delivered."""
         self._may_state = store.format_version >= TIMED_VERSION
         self.with_key: Callable[[str, str], Found | None] = lambda topic, key: None
         """Returns the pending message of a topic with a DELAY_KEY, and the record that holds it."""

@@ -8,7 +8,7 @@ therefore the position of the schedule. No other file takes precedence: at a sta
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from delaymq.broker.delivery.changes.changes import Changes
 from delaymq.broker.delivery.changes.groups import GroupChanges
@@ -17,7 +17,7 @@ from delaymq.broker.delivery.changes.pauses import Pauses
 from delaymq.broker.delivery.control import DeliveryControl
 from delaymq.broker.delivery.delay_rewrite import DelayIngress, DelaySettings
 from delaymq.broker.delivery.hand_over import HandOver
-from delaymq.broker.delivery.level_entries import UNKNOWN_TOPIC, add_entry, end_entry, is_pending
+from delaymq.broker.delivery.level_entries import UNKNOWN_TOPIC, add_entry, add_sent, end_entry, is_pending
 from delaymq.broker.delivery.offsets import OffsetsFile, SaveTask, read_offsets
 from delaymq.broker.delivery.pin import DeliveryPin
 from delaymq.broker.delivery.queue_state import QueueState
@@ -43,6 +43,7 @@ from delaymq.schedule.timeline.inspection import next_due_by_level
 from delaymq.schedule.timeline.state import Capture
 from delaymq.store.errors import StoreOpenError
 from delaymq.store.model import Dispatched, StateFiles
+from delaymq.store.plain_runs import SentDelay
 from delaymq.throttled_log import ThrottledLogger
 
 _NEVER_MS = 1 << 62
@@ -175,17 +176,9 @@ class Delivery:
 
     def _make_carrier(self) -> Carrier:
         return Carrier(
-            self._store,
-            self.reader,
-            self._queues,
-            self.timeline,
-            self.settings,
-            self._now_ms,
-            self._hand_over.give_up,
-            self.lookup.pending_in,
-            self.pauses,
-            self._repeating.last_runs.number,
-        )
+            self._store, self.reader, self._queues, self.timeline, self.settings, self._now_ms,
+            self._hand_over.give_up, self.lookup.pending_in, self.pauses, self._repeating.last_runs.number,
+        )  # fmt: skip
 
     def _resume(self, replay: Replay) -> None:
         """Determine the positions of the delay levels, and add the pending messages that the index lacks."""
@@ -236,7 +229,7 @@ class Delivery:
             self._settle_by_mark(record)
 
     def dispatch_run(self, run: object) -> None:
-        """Do nothing: plain messages are neither pending nor marks, and the hand-over settles its copies itself."""
+        """Do nothing: `add_sent` adds pending messages of runs, and the hand-over settles its copies itself."""
 
     def state(self) -> dict[str, object]:
         """Return the state for a snapshot, which is valid for the current end of the log."""
@@ -262,6 +255,13 @@ class Delivery:
                 self._replace(due, record)
         self.timeline.add(entry_of(self.timeline, record, record.tags_code, identity))
         self._announce(record.tags_code)
+
+    def add_sent(self, sent: Sequence[SentDelay]) -> None:
+        """Add messages with a delay level, stored together without `dispatch`; all even if OSError is raised."""
+        for queue_id in {message[1] for message in sent} - self._queues.keys():
+            self._use_queue(queue_id, QueueState())
+        self._announce(min(message[4] for message in sent))
+        add_sent(self.timeline, sent)
 
     def _replace(self, due: TimedDue, record: Dispatched) -> None:
         """End the pending message that a new one with the same DELAY_KEY replaces."""

@@ -6,7 +6,7 @@ The identity of a message is the place of its first record. A record that carrie
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from delaymq.broker.delivery.reader import Place, ScheduleReader
@@ -21,6 +21,7 @@ from delaymq.schedule.timeline import Pending, Timeline
 from delaymq.schedule.timeline.entries import ENTRY
 from delaymq.store.consume_queue import BLANK_SIZE
 from delaymq.store.model import Dispatched
+from delaymq.store.plain_runs import SentDelay
 
 UNKNOWN_TOPIC: Final = "?"
 """Topic of entries that were added from the queue alone, whose records have not been read. No topic has this name."""
@@ -71,6 +72,18 @@ def add_entry(index: Timeline, settled: Settled, record: Dispatched) -> Pending:
             end_carried(index, mark, UNKNOWN_TOPIC)  # its topic is known now
     index.add(entry)
     return entry
+
+
+def add_sent(index: Timeline, sent: Sequence[SentDelay]) -> None:
+    """Add messages that were sent with a delay level, without an account; all even if OSError is raised."""
+    partitions = index.partitions
+    owner = partitions.owner_number("")
+    for topic, queue_id, place, size, due_ms in sent:
+        partition = partitions.number(topic, level=level_of_queue(queue_id))
+        entry = Pending(due_ms, place, place, size, owner, partition)
+        index.count(entry, 1)
+        index.hold(entry)
+    index.freeze_if_full()
 
 
 def is_pending(index: Timeline, record: Record) -> bool:

@@ -11,6 +11,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
 
 from delaymq import kernels
+from delaymq.broker.delivery.delay_rewrite import MARK_ROOM_BYTES
 from delaymq.broker.sending.admission import RULED
 from delaymq.broker.statistics.put_times import SLOW_S
 from delaymq.broker.transactions.records import (
@@ -20,13 +21,14 @@ from delaymq.broker.transactions.records import (
     RULED_IN_HALF,
 )
 from delaymq.message import names
+from delaymq.message.properties import MAX_PROPERTIES_BYTES
 from delaymq.protocol.command import Command, Response, encode_response
 
 if TYPE_CHECKING:
     from delaymq.broker.broker import Broker
     from delaymq.broker.transactions import TransactionSettings
     from delaymq.config import BrokerConfig
-    from delaymq.store.plain_runs import Sent
+    from delaymq.store.plain_runs import Sent, SentDelay
 
 AnswerParts = tuple[bytes, bytes, bytes, bytes, bytes]
 """Parts of the header of a response: up to the physical offset in the id, the queue id, the queue offset, the opaque,
@@ -44,22 +46,32 @@ TRANSACTION_RULES: Final = (
     names.HALF_TOPIC,
     names.OP_HALF_TOPIC,
     (names.TRANSACTION_PREPARED, names.PRODUCER_GROUP, names.REAL_TOPIC, names.REAL_QUEUE_ID),
-    RULED_IN_HALF,
+    (*RULED_IN_HALF, names.DELAY),
     COPIED_MARK[1].decode(),
     ROLLED_BACK_MARK[1].decode(),
     MAX_HALF_PROPERTIES_BYTES,
 )
 """What the kernel has to know of transactions."""
+DELAY_RULES: Final = (
+    names.DELAY,
+    names.REAL_TOPIC,
+    names.REAL_QUEUE_ID,
+    names.DUE,
+    names.SCHEDULE_TOPIC,
+    [*names.MANAGED_DELAY],
+    MAX_PROPERTIES_BYTES - MARK_ROOM_BYTES,
+)
+"""What the kernel has to know of delay levels."""
 
 
 def _made() -> Any:
     kernel = kernels.compiled("SendEncoder")
     if kernel is None:
         return None
-    ruled = [*RULED, names.RETRY_TOPIC, names.DELAY_SCHEDULE_ID]
+    ruled = [*RULED - {names.DELAY}, names.RETRY_TOPIC, names.DELAY_SCHEDULE_ID]
     return kernel(
         ruled, names.OWN_PREFIX, list(names.CLOSED_TO_CLIENTS), names.RETRY_PREFIX, (names.WAIT, names.CLUSTER),
-        TRANSACTION_RULES,
+        TRANSACTION_RULES, DELAY_RULES,
     )  # fmt: skip
 
 
@@ -112,30 +124,33 @@ class PlainSends:
         if transactions.settings is not self._settings:
             self._settings, self._max_half_body_bytes = transactions.settings, transactions.max_half_body_bytes
         halves = self._max_half_body_bytes, transactions.ledger.pending.chunks, broker.now_ms()
+        delivery = broker.delivery
+        ingress = delivery.ingress
+        delays = ingress.levels.delays_ms, delivery.limits.settings.topics, ingress.max_unchecked_body_bytes
 
         def encode(*place: object) -> Sent:
             assert encoder is not None
             sent: Sent = encoder.encode(
                 data, broker.topics.table, remote_host, broker.store_host, broker.max_message_size, broker.cluster_name,
-                self._answer, halves, *place,
+                self._answer, halves, delays, *place,
             )  # fmt: skip
             return sent
 
         began = perf_counter()
-        sent = broker.store.append_encoded_sends(encode, transactions.take_steps)
+        sent = broker.store.append_encoded_sends(encode, transactions.take_steps, delivery.add_sent)
         if sent is None:
             return _NOTHING
         took_s = perf_counter() - began
-        size, _, _, _, _, sums, responses, _ = sent
+        size, _, _, _, _, sums, responses, _, delayed = sent
         if responses:
             if took_s >= SLOW_S:
                 broker.stats.put_times.slow(took_s)
             broker.stats.last_send_ms = broker.store.last_store_timestamp_ms
-        self._count(sums)
+        self._count(sums, delayed)
         broker.announce_arrivals()
         return size, responses
 
-    def _count(self, sums: Sequence[tuple[str, int, int, int, int, int]]) -> None:
+    def _count(self, sums: Sequence[tuple[str, int, int, int, int, int]], delayed: Sequence[SentDelay]) -> None:
         stats = self._broker.stats
         for topic, messages, stored_bytes, halves, copies, copied_bytes in sums:
             if messages:
@@ -144,6 +159,8 @@ class PlainSends:
                 stats.put_elsewhere(topic, halves)
             if copies:
                 stats.committed_all(topic, copies, copied_bytes)
+        for topic, queue_id, _, record_bytes, _ in delayed:
+            stats.put(topic, record_bytes, names.SCHEDULE_TOPIC, queue_id)
 
 
 def answer_parts(broker: Broker) -> AnswerParts:

@@ -1,0 +1,112 @@
+//! Sends with a delay level (reference: delaymq/broker/delivery/delay_rewrite.py).
+
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyTuple};
+
+use crate::json::integer;
+use crate::properties::{self, Pair, value_of};
+use crate::requests::Send;
+use crate::sends::Writer;
+
+/// Latest due time in 16 digits.
+const MAX_DUE_MS: i64 = 9_999_999_999_999_999;
+
+/// Names, and limits of messages with a delay level, from a tuple.
+#[derive(FromPyObject)]
+pub struct Rules {
+    #[pyo3(item(0))]
+    level: String,
+    #[pyo3(item(1))]
+    real_topic: String,
+    #[pyo3(item(2))]
+    real_queue_id: String,
+    #[pyo3(item(3))]
+    due: String,
+    #[pyo3(item(4))]
+    schedule_topic: String,
+    /// Properties with which a message that has a level needs rules.
+    #[pyo3(item(5))]
+    managed: Vec<String>,
+    #[pyo3(item(6))]
+    max_properties_bytes: usize,
+}
+
+/// What decides about delays at the time of a call, from a tuple.
+#[derive(FromPyObject)]
+pub struct Delays<'py> {
+    /// Delay of each level in ms, from level 1 on.
+    #[pyo3(item(0))]
+    of_levels_ms: Bound<'py, PyTuple>,
+    /// Topics whose messages need rules if they are delayed.
+    #[pyo3(item(1))]
+    ruled: Bound<'py, PyDict>,
+    /// Delayed messages with a larger body need rules.
+    #[pyo3(item(2))]
+    max_body_bytes: i64,
+}
+
+impl Rules {
+    /// Return the delay level that a message requests.
+    pub fn level<'a>(&self, pairs: &[Pair<'a>]) -> Option<&'a str> {
+        value_of(pairs, &self.level)
+    }
+}
+
+impl Writer<'_, '_> {
+    /// Append the message of a send to a topic with a delay level. None if Python has to handle it; nothing is appended
+    /// then.
+    pub fn add_delayed<'s>(
+        &mut self,
+        send: &'s Send<'_>,
+        topic: usize,
+        mut pairs: Vec<Pair<'s>>,
+        level: &str,
+    ) -> Option<()> {
+        let encoder = self.encoder;
+        let rules = &encoder.delays;
+        let (queue_id, due_ms) = self.due(level, &pairs, topic, send.body.len())?;
+        if !self.is_queue_of(topic, send.queue_id) {
+            return None;
+        }
+        let schedule_topic = self.closed_topic(&rules.schedule_topic);
+        let queue = self.queue(schedule_topic, queue_id)?;
+        let number = self.next_number(queue)?;
+        let wait = value_of(&pairs, &encoder.names.wait);
+        pairs.retain(|pair| pair.0 != encoder.names.wait);
+        let (real_queue_id, due) = (send.queue_id.to_string(), format!("{due_ms:016}:{queue_id:04}:{number:020}"));
+        let mut pairs: Vec<Pair<'_>> = pairs; // those that are added live shorter
+        let added = [
+            (encoder.names.cluster.as_str(), Some(self.cluster)),
+            (&encoder.names.wait, wait),
+            (&rules.real_topic, Some(&*send.topic)),
+            (&rules.real_queue_id, Some(real_queue_id.as_str())),
+            (&rules.due, Some(due.as_str())),
+        ];
+        for (name, value) in added {
+            if value.is_some_and(|value| !properties::put(&mut pairs, (name, value))) {
+                return None;
+            }
+        }
+        let most = rules.max_properties_bytes;
+        let place = self.add_message(send, schedule_topic, queue, &pairs, most, Some(due_ms))?;
+        let topic = self.known_topics.get(topic)?.name.clone();
+        self.delayed.push((topic, queue_id, place.offset, place.stated_size, due_ms));
+        Some(())
+    }
+
+    /// Return the queue of the schedule topic for a delay level and the due time; None if the message needs rules.
+    fn due(&self, level: &str, pairs: &[Pair<'_>], topic: usize, body_bytes: usize) -> Option<(i32, i64)> {
+        let (rules, delays) = (&self.encoder.delays, &self.delays);
+        let name = &self.known_topics.get(topic)?.name;
+        if i64::try_from(body_bytes).ok()? > delays.max_body_bytes
+            || pairs.iter().any(|pair| rules.managed.iter().any(|managed| managed == pair.0))
+            || delays.ruled.contains(name).ok()?
+        {
+            return None;
+        }
+        let queue_id = i32::try_from(integer(level)?).ok()?.checked_sub(1)?;
+        let delay_ms: i64 = delays.of_levels_ms.get_item(usize::try_from(queue_id).ok()?).ok()?.extract().ok()?;
+        let due_ms = self.now_ms.checked_add(delay_ms)?;
+        (0..=MAX_DUE_MS).contains(&due_ms).then_some((queue_id, due_ms))
+    }
+}
