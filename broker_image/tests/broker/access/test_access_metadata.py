@@ -84,6 +84,16 @@ def test_figures_of_the_whole_broker_need_an_administrator(guarded: Guarded, cod
     assert guarded.refusal(code, key="operators") == ""
 
 
+def test_account_with_a_role_sees_the_metadata_of_all_and_no_messages(guarded: Guarded) -> None:
+    guarded.path.write_text(RULES + "- {accessKey: watchers, secretKey: watchers-secret, role: read}\n")
+    guarded.reload()
+    assert {"Orders", "Other"} <= set(table(guarded, 21, "watchers")["topicConfigTable"])
+    assert guarded.ask(28, key="watchers").code == 0
+    pull = {"consumerGroup": "mine", "topic": "Orders", "queueOffset": 0, "maxMsgNums": 1, "sysFlag": 0}
+    pull |= {"commitOffset": 0, "suspendTimeoutMillis": 0, "subVersion": 0, **QUEUE}
+    assert guarded.refusal(11, pull, key="watchers").startswith(MISSING)
+
+
 def test_missing_and_foreign_records_are_refused_alike(guarded: Guarded) -> None:
     own = guarded.ask(310, send_fields("Orders")).fields["msgId"]
     foreign = guarded.ask(310, send_fields("Other"), key="generous").fields["msgId"]

@@ -152,7 +152,7 @@ class DelayIngress:
         self._counters = counters
         self._throttled = throttled
         self._store = store
-        self.max_unchecked_body_bytes = store.largest_record_bytes - _MAX_NON_BODY_BYTES - MARK_ROOM_BYTES - 1
+        self.max_unchecked_body_bytes = self.surely_fits_bytes(MARK_ROOM_BYTES)
         """A message with a delay level and a body of at most this size fits into a segment when it is delivered."""
         self._may_state = store.format_version >= TIMED_VERSION
         self.with_key: Callable[[str, str], Found | None] = lambda topic, key: None
