@@ -41,6 +41,10 @@ def test_printed_output_is_compared_except_for_times_ids_and_queues() -> None:
     assert not pattern_of(shown).fullmatch(printed + "\nand more")
     assert not pattern_of("5 pending").fullmatch("6 pending")
     assert pattern_of("5 pending", again=True).fullmatch("6 pending")
+    level, delivered = "5  1m  1  13:49:10  0/1", "5  1m  1  05:50:44  1 ms  1 ms  2 ms  1/2"
+    assert pattern_of(level, again=True).fullmatch(delivered)
+    assert pattern_of(level, again=True).fullmatch(level)
+    assert not pattern_of(level).fullmatch(delivered)
 
 
 def test_readme_commands_run_as_printed(page_run: PageRun) -> None:
