@@ -18,7 +18,8 @@ from delaymq.server.audit.requests import (
     SECRET_FIELDS,
     names_of,
 )
-from delaymq.server.audit.routes import CHANGES, OTHERS, READING_METHODS, change_at
+from delaymq.server.audit.routes import CHANGES, OTHERS, change_at
+from delaymq.server.http.responses import READING_METHODS
 from delaymq_testing.hostile.words import HEADERS
 
 REQUIRED = {17, 25, 50, 51, 53, 200, 207, 215, 222, 306, 314, 316, 323, 329, 370}

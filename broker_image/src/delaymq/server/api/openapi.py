@@ -8,7 +8,8 @@ import msgspec
 
 from delaymq import __version__
 from delaymq.api_types.base import Answer, FrozenAnswer, Refusal
-from delaymq.server.api.routing import JSON, Api, Query, Route
+from delaymq.server.api.routing import Api, Query, Route
+from delaymq.server.http.responses import JSON
 
 _TEMPLATE: Final = "#/components/schemas/{name}"
 _ABOUT: Final = (

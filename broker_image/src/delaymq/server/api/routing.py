@@ -16,7 +16,7 @@ from aiohttp import web
 
 from delaymq.protocol.errors import RequestError
 from delaymq.server.http import responses
-from delaymq.server.http.responses import decode_json, error_response, json_response
+from delaymq.server.http.responses import JSON, decode_json, error_response, json_response
 from delaymq.server.http.sign_in.accounts import caller_of
 from delaymq.server.http.sign_in.callers import EVERYTHING, Caller
 from delaymq.server.http.sign_in.needs import Needs
@@ -33,7 +33,6 @@ MAX_READS: Final = 2
 MAX_WAITING: Final = 64
 """Maximum requests waiting for one of these threads; further ones get 503."""
 MAX_WAIT_S: Final = 5.0
-JSON: Final = "application/json"
 _ANY_CODE: Final = 0
 """Request code of which quotas count the requests."""
 

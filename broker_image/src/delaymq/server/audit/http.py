@@ -9,10 +9,11 @@ from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
 from delaymq.audit.log import Attempt
-from delaymq.message.ids import network_of, pack_host
-from delaymq.server.audit.routes import CHANGES, READING_METHODS, SESSION_PATH, Key, change_at, names_in_body
+from delaymq.server.audit.routes import CHANGES, Key, change_at, names_in_body
+from delaymq.server.http.guard import SESSION_PATH
+from delaymq.server.http.responses import READING_METHODS
 from delaymq.server.http.sign_in.accounts import CALLER, STATED
-from delaymq.server.http.sign_in.peers import peer_of
+from delaymq.server.http.sign_in.peers import network_of_host, peer_of
 from delaymq.transport.addresses import host_and_port
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def auditing(log: AuditLog, *, has_token: bool, prefix: str = "") -> Middleware:
             via="http",
             action=action,
             peer=host_and_port(*peer),
-            network=_network(peer),
+            network=network_of_host(peer[0]),
             route=" ".join(key),
             target={**named, **more},
             account=account,
@@ -91,13 +92,6 @@ def _result(status: int, code: str) -> AuditResult:
     if not status or code in _UNCONFIRMED:
         return "unconfirmed"
     return "done" if status < 400 else "refused"
-
-
-def _network(peer: tuple[str, int]) -> bytes:
-    try:
-        return network_of(pack_host(*peer))
-    except ValueError:
-        return b""
 
 
 def _problem(response: web.StreamResponse) -> tuple[str, str]:

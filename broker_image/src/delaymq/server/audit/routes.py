@@ -8,6 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from delaymq.server.http.guard import SESSION_PATH
+from delaymq.server.http.responses import READING_METHODS
+
 MAX_BODY_BYTES: Final = 64 * 1024
 """Longer bodies are not read for a line; only resends have some."""
 
@@ -30,7 +33,6 @@ def _change(action: str, action_member: str = "", **members: str) -> RouteChange
     return RouteChange(action, members, action_member)
 
 
-SESSION_PATH: Final = "/api/v1/session"
 CHANGES: Final[Mapping[Key, RouteChange]] = {
     ("POST", SESSION_PATH): _change("session.sign-in"),
     ("DELETE", SESSION_PATH): _change("session.sign-out"),
@@ -61,7 +63,6 @@ OTHERS: Final[Mapping[Key, str]] = {
 }
 """Routes that change something and are not audited, with the reason. Requests with GET change nothing."""
 
-READING_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _ACTION: Final = re.compile("[a-z]{1,16}")
 
 

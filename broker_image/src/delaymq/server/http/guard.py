@@ -16,7 +16,7 @@ from aiohttp.typedefs import Handler, Middleware
 
 from delaymq.config.checks import is_loopback
 from delaymq.server.console import is_console_path
-from delaymq.server.http.responses import error_response
+from delaymq.server.http.responses import READING_METHODS, error_response, not_json, unauthorized
 from delaymq.server.http.sign_in.accounts import ACCOUNT_HEADER, CALLER, HttpAccounts, caller_of
 from delaymq.server.http.sign_in.callers import EVERYTHING, READ
 from delaymq.server.http.sign_in.peers import PEER, PEER_HEADER, forwarded_peer
@@ -25,10 +25,6 @@ OPEN_PATHS: Final = frozenset({"/livez", "/readyz", "/metrics"})
 """Paths that probes and Prometheus read without a token."""
 METRICS_PATH: Final = "/metrics"
 SESSION_PATH: Final = "/api/v1/session"
-READING_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
-JSON: Final = "application/json"
-
-
 GROUP_PREFIX: Final = "/brokers/"
 """Prefix of a path that a supervisor forwards to one of its broker groups; the group's name and path follow."""
 
@@ -123,11 +119,8 @@ def _forwarded(request: web.Request, accounts: HttpAccounts | None) -> web.Respo
 def _without_token(request: web.Request, token: str) -> web.Response | None:
     if _states(request, token):
         return None
-    refusal = error_response(
-        401, "unauthorized", "the token is missing or wrong: send the header Authorization: Bearer TOKEN (httpToken)"
-    )
-    refusal.headers["WWW-Authenticate"] = 'Bearer realm="delaymq"'
-    return refusal
+    text = "the token is missing or wrong: send the header Authorization: Bearer TOKEN (httpToken)"
+    return unauthorized("unauthorized", text)
 
 
 def _foreign(request: web.Request, names: frozenset[str]) -> web.Response | None:
@@ -140,10 +133,7 @@ def _foreign(request: web.Request, names: frozenset[str]) -> web.Response | None
     origin = request.headers.get("Origin")
     if origin is not None and urlsplit(origin).netloc.lower() != (stated or "").lower():
         return error_response(403, "origin_not_allowed", "cross-origin requests must not change state")
-    # Browsers block cross-origin DELETE requests, which are never permitted here.
-    if request.method != "DELETE" and request.content_type != JSON:
-        return error_response(415, "json_needed", f"requests that change state require the header Content-Type: {JSON}")
-    return None
+    return not_json(request)
 
 
 def _is_own(stated: str, names: frozenset[str]) -> bool:

@@ -1,4 +1,4 @@
-"""Helpers for all responses: the error format, and security headers."""
+"""Helpers for all responses: the error format, security headers, and refusals that several checks share."""
 
 import logging
 from collections.abc import Mapping
@@ -22,6 +22,9 @@ SECURITY_HEADERS: Final = {
 }
 """Default headers of responses; the console's page sets another policy."""
 
+READING_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+"""Methods of requests that change nothing."""
+JSON: Final = "application/json"
 RETRY_AFTER_S: Final = 1
 """`Retry-After` of responses with status 503, whose requests may succeed when repeated."""
 
@@ -66,15 +69,30 @@ def _with_integers(value: Any) -> Any:
 
 def json_response(answer: object, status: int = 200, headers: Mapping[str, str] | None = None) -> web.Response:
     """Return a JSON response of /api/v1."""
-    return web.Response(
-        body=msgspec.json.encode(answer), status=status, headers=headers, content_type="application/json"
-    )
+    return web.Response(body=msgspec.json.encode(answer), status=status, headers=headers, content_type=JSON)
 
 
 def error_response(status: int, code: str, message: str) -> web.Response:
     """Return an error response; with status 503 it contains Retry-After."""
     headers = {"Retry-After": str(RETRY_AFTER_S)} if status == 503 else None
     return json_response(Refusal(error=Problem(code=code, message=message)), status, headers)
+
+
+def unauthorized(code: str, message: str) -> web.Response:
+    """Return the response to a request that nothing identifies."""
+    refusal = error_response(401, code, message)
+    refusal.headers["WWW-Authenticate"] = 'Bearer realm="delaymq"'
+    return refusal
+
+
+def not_json(request: web.Request) -> web.Response | None:
+    """Return a refusal of a change with a content type that a form of another origin can send.
+
+    Browsers block cross-origin DELETE requests, which are never permitted here.
+    """
+    if request.method == "DELETE" or request.content_type == JSON:
+        return None
+    return error_response(415, "json_needed", f"requests that change state require the header Content-Type: {JSON}")
 
 
 def readiness(problems: list[str]) -> web.Response:

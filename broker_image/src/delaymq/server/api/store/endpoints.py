@@ -27,7 +27,8 @@ from delaymq.server.api.store.segments import (
     read_chunk,
     records_after,
 )
-from delaymq.server.http.http_server import abort, error_response
+from delaymq.server.http.http_server import abort
+from delaymq.server.http.responses import JSON, error_response
 from delaymq.store.reader import QUEUE_ENTRY
 from delaymq.store.segments import is_segment_name, segment_name
 
@@ -192,8 +193,8 @@ class StoreHttp:
     async def _in_slices(self, request: web.Request, text: Iterator[str]) -> web.StreamResponse:
         """Send JSON text generated piece by piece, yielding to other tasks in between."""
         if request.method == "HEAD":
-            return web.Response(content_type="application/json")
-        answer = web.StreamResponse(headers={"Content-Type": "application/json"})
+            return web.Response(content_type=JSON)
+        answer = web.StreamResponse(headers={"Content-Type": JSON})
         async with self._reading(), _Sending(request, answer) as sending:
             if not await self._send_pieces(sending, text):
                 sending.abort()

@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING, Final
 from aiohttp import web
 
 from delaymq.config.checks import parse_networks
-from delaymq.message.ids import network_of, pack_host
 from delaymq.message.names import reply_topic
-from delaymq.server.http.responses import error_response
+from delaymq.server.http.responses import READING_METHODS, error_response, not_json, unauthorized
 from delaymq.server.http.sign_in.attempts import Attempts
 from delaymq.server.http.sign_in.callers import EVERYTHING, Caller
-from delaymq.server.http.sign_in.peers import PEER, Peer, Peers
+from delaymq.server.http.sign_in.peers import PEER, Peer, Peers, network_of_host
 from delaymq.server.http.sign_in.sessions import TOKEN_PREFIX, Session, Sessions
 
 if TYPE_CHECKING:
@@ -101,7 +100,7 @@ class HttpAccounts:
                 " httpTrustedProxies, or forward the port to this machine (httpPlainSignIn permits it nevertheless)"
             )
             return error_response(403, "tls_needed", text)
-        now_s, network = self._now_s(), _network(peer)
+        now_s, network = self._now_s(), network_of_host(peer.host)
         wait_s = self._attempts.wait_s(network, key, now_s)
         if wait_s > 0:
             response = error_response(
@@ -193,8 +192,7 @@ class HttpAccounts:
                 "sign_in_needed",
                 "sign in with an account (POST /api/v1/session), or send the header Authorization: Bearer TOKEN",
             )
-        refusal = error_response(401, code, text)
-        refusal.headers["WWW-Authenticate"] = 'Bearer realm="delaymq"'
+        refusal = unauthorized(code, text)
         if stated is None and token is not None:
             refusal.set_cookie(
                 self._cookie_name(peer.is_secure), "", path="/", httponly=True, secure=peer.is_secure, max_age=0
@@ -207,7 +205,7 @@ class HttpAccounts:
 
 def foreign_change(request: web.Request, is_secure: bool, *, needs_origin: bool = False) -> web.Response | None:
     """Return a refusal of a change that a page of another origin, a form or a script without an origin may send."""
-    if request.method in ("GET", "HEAD", "OPTIONS"):
+    if request.method in READING_METHODS:
         return None
     origin = request.headers.get("Origin")
     if origin is None and needs_origin:
@@ -219,10 +217,7 @@ def foreign_change(request: web.Request, is_secure: bool, *, needs_origin: bool 
     if origin is not None and origin.lower() not in allowed:
         text = "cross-origin requests must not change state: a proxy has to forward the header Host unchanged"
         return error_response(403, "origin_not_allowed", text)
-    if request.method != "DELETE" and request.content_type != "application/json":
-        text = "requests that change state require the header Content-Type: application/json"
-        return error_response(415, "json_needed", text)
-    return None
+    return not_json(request)
 
 
 def caller_of(request: web.Request) -> Caller:
@@ -239,10 +234,3 @@ def _same(first: str, second: str) -> bool:
 
 def _bytes(text: str) -> bytes:
     return text.encode(errors="surrogatepass")
-
-
-def _network(peer: Peer) -> bytes:
-    try:
-        return network_of(pack_host(peer.host.partition("%")[0], 0))
-    except ValueError:
-        return b""

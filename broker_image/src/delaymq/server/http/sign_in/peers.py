@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 
 from aiohttp import web
 
+from delaymq.message.ids import network_of, pack_host
 from delaymq.transport.addresses import end_of
 
 FORWARDED_FOR: Final = "X-Forwarded-For"
@@ -90,6 +91,14 @@ def peer_of(request: web.Request) -> tuple[str, int]:
     if known is not None:
         return known.host, known.port
     return NOWHERE if request.transport is None else end_of(request.transport, "peername")
+
+
+def network_of_host(host: str) -> bytes:
+    """Return the network by which clients are limited; b"" if `host` is no address."""
+    try:
+        return network_of(pack_host(host, 0))
+    except ValueError:
+        return b""
 
 
 def _last(request: web.Request, name: str) -> str:
