@@ -11,7 +11,7 @@ from delaymq.access import DENY, PUB, SUB
 from delaymq.access.addresses import WhiteList
 from delaymq.access.errors import AccessError
 from delaymq.access.quotas import DEFAULT_MAX_DELAY_MS, Quotas
-from delaymq.access.yaml_tree import Scalar
+from delaymq.access.yaml_tree import Member
 from delaymq.message.names import RETRY_PREFIX
 from delaymq.protocol.signatures import Signer
 
@@ -55,7 +55,7 @@ class Entry:
     """One of ROLES; empty: none. On HTTP, an administrator has the highest one."""
     quotas: Quotas | None = None
     """Quotas of the account itself."""
-    others: tuple[tuple[str, Scalar | tuple[Scalar, ...]], ...] = field(default=(), repr=False)
+    others: tuple[Member, ...] = field(default=(), repr=False)
     """Keys without a meaning here, which are preserved in the file."""
 
     @property

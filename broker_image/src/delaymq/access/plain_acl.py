@@ -27,7 +27,7 @@ from delaymq.access.accounts import MAX_PERMISSIONS, Account, Entry, prepare, sh
 from delaymq.access.addresses import MAX_ALTERNATIVES, WhiteList
 from delaymq.access.errors import AccessError
 from delaymq.access.quotas import DEFAULT_QUOTAS, QUOTAS, Quotas, quota_lines, read_quotas
-from delaymq.access.yaml_tree import Scalar, Tree, read_yaml
+from delaymq.access.yaml_tree import Member, Scalar, Tree, read_yaml
 
 MAX_ACCOUNTS: Final = 10_000
 """Maximum accounts of one file; each takes some kilobytes of memory."""
@@ -81,7 +81,7 @@ class AclFile:
     has_data: bool = True
     default_quotas: Quotas | None = None
     """Quotas of accounts of this file that are not administrators."""
-    others: tuple[tuple[str, Scalar | tuple[Scalar, ...]], ...] = field(default=(), repr=False)
+    others: tuple[Member, ...] = field(default=(), repr=False)
     """Keys without a meaning here, which are preserved in the file."""
 
     def account(self, access_key: str) -> Account | None:
@@ -207,16 +207,14 @@ def flag(value: Tree, about: str) -> bool:
     return text == "true"
 
 
-def _others(
-    tree: dict[str, Tree], known: frozenset[str], about: str, notes: list[str]
-) -> tuple[tuple[str, Scalar | tuple[Scalar, ...]], ...]:
+def _others(tree: dict[str, Tree], known: frozenset[str], about: str, notes: list[str]) -> tuple[Member, ...]:
     others = [key for key in tree if key not in known]
     strange = [key for key in others if key not in OF_NAME_SERVERS and key != UNSIGNED_BROKERS]
     if strange:
         # Text after a colon without a blank is part of the key, and may be a secret.
         names = ", ".join(shown(key.partition(":")[0]) for key in strange[:8])
         notes.append(f"{about}: ignored keys without a meaning here: {names}")
-    kept: list[tuple[str, Scalar | tuple[Scalar, ...]]] = []
+    kept: list[Member] = []
     for key in others:
         value = tree[key]
         if isinstance(value, list):
@@ -274,7 +272,7 @@ def _entry_lines(entry: Entry) -> Iterator[str]:
     yield from _other_lines(entry.others, "  ")
 
 
-def _other_lines(others: Iterable[tuple[str, Scalar | tuple[Scalar, ...]]], indent: str) -> Iterator[str]:
+def _other_lines(others: Iterable[Member], indent: str) -> Iterator[str]:
     for key, value in others:
         if isinstance(value, tuple):
             yield f"{indent}{_quoted(key)}:" if value else f"{indent}{_quoted(key)}: []"

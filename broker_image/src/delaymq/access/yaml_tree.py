@@ -19,6 +19,8 @@ MAX_NUMBER_CHARACTERS: Final = 64
 
 Scalar = str | int | float | bool | None
 Tree = Scalar | list["Tree"] | dict[str, "Tree"]
+Member = tuple[str, Scalar | tuple[Scalar, ...]]
+"""Key and value of a mapping: a scalar, or a sequence of scalars."""
 
 
 def read_yaml(text: str) -> Tree:

@@ -95,7 +95,7 @@ def held(guarded: Guarded, secret: str, *, by_second: bool, session: FakeSession
     else:
         Signer(secret).sign(command, "application")
     guarded.access.check(session, command)
-    return command, guarded.access.account_of(session, command)
+    return command, guarded.access.signer_of(session, command)
 
 
 @pytest.mark.parametrize("by_second", [False, True])

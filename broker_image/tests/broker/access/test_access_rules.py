@@ -187,7 +187,7 @@ def test_logs_responses_and_configuration_contain_no_secret(guarded: Guarded, ca
 def test_held_requests_are_authorized_again_by_current_rules(guarded: Guarded) -> None:
     pull = Command(11, fields={"topic": "Orders", "consumerGroup": "mine", "AccessKey": "application"})
     session = guarded.harness.session
-    before = guarded.access.account_of(session, pull)
+    before = guarded.access.signer_of(session, pull)
 
     def refusal(from_address: FakeSession = session) -> str:
         return str(guarded.access.still_refusal(from_address, pull, before))

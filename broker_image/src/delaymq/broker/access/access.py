@@ -8,6 +8,7 @@ from typing import Final
 
 from delaymq.access import EXCEPTION, PUB
 from delaymq.access.accounts import Account, shown
+from delaymq.access.addresses import WhiteList
 from delaymq.access.permissions import owned
 from delaymq.access.signed import signature_problem, signing_account
 from delaymq.access.views import View, sees_all
@@ -76,8 +77,7 @@ class Access:
         self._requirements = WITH_OWN_METADATA if own_metadata else REQUIREMENTS
         self._throttled = ThrottledLogger(_logger, now_ms)
         self._heartbeats: dict[int, tuple[str, str | None]] = {}
-        """Access key of the last heartbeat and the secret key that signed it (None: not needed), by session.
-        """
+        """Access key of the last heartbeat and the secret key that signed it (None: not needed), by session."""
         if not admin_needs_tls:
             self._warn_of_administrators()
 
@@ -105,7 +105,7 @@ class Access:
         Code 2: it exceeds a quota of its account. Call it once for each request, because it changes counters.
         """
         rules = self.rules
-        if rules.white_list is not None and rules.white_list.matches(session.remote_host):
+        if _admits(rules.white_list, session):
             return
         stated = command.fields
         key = stated.get(ACCESS_KEY)
@@ -118,7 +118,7 @@ class Access:
         account = rules.accounts.get(key)
         if account is None:
             raise self._refusal(session, command, "unknown_key", f"No acl config for {shown(key)}")
-        trusted = account.white_list is not None and account.white_list.matches(session.remote_host)
+        trusted = _admits(account.white_list, session)
         if not trusted:
             self._check_form(session, command)  # rejects an unwanted large body before it is hashed
             if not self._has_certificate(session, account) or is_signed(command):
@@ -145,12 +145,12 @@ class Access:
         half messages contain the complete messages.
         """
         rules = self.rules
-        if rules.white_list is not None and rules.white_list.matches(session.remote_host):
+        if _admits(rules.white_list, session):
             return True
-        account = rules.accounts.get(self._heartbeats.get(session.id, ("", None))[0])
+        account = rules.accounts.get(self._client_of(session))
         if account is None:
             return False
-        if account.admin or (account.white_list is not None and account.white_list.matches(session.remote_host)):
+        if account.admin or _admits(account.white_list, session):
             return True
         return bool(owned(account, topic, self._reply_topic) & PUB)
 
@@ -161,7 +161,10 @@ class Access:
 
     def is_client_of(self, session: Session, access_key: str) -> bool:
         """Return whether the last heartbeat of a client came from an account."""
-        return self._heartbeats.get(session.id, ("", None))[0] == access_key
+        return self._client_of(session) == access_key
+
+    def _client_of(self, session: Session) -> str:
+        return self._heartbeats.get(session.id, ("", None))[0]
 
     def orphans(self) -> list[int]:
         """Return the ids of connections whose account, by the last heartbeat, no longer exists, or whose secret key is
@@ -175,24 +178,26 @@ class Access:
                 found.append(session_id)
         return found
 
+    def account_of(self, session: Session, command: Command) -> Account | None:
+        """Return the account whose signature admitted a request. None: the address was sufficient."""
+        rules = self.rules
+        if _admits(rules.white_list, session):
+            return None
+        account = rules.accounts.get(command.fields.get(ACCESS_KEY, ""))
+        return None if account is None or _admits(account.white_list, session) else account
+
     # Held pulls that earlier rules permitted.
 
     pull_fields: Final = (ACCESS_KEY, "topic", "consumerGroup")
     """Fields of a pull that a repeated check needs."""
 
-    def account_of(self, session: Session, command: Command) -> Account | None:
+    def signer_of(self, session: Session, command: Command) -> Account | None:
         """Return the account whose signature admitted a pull, with the secret key that signed it as the current one.
 
         None: the address was sufficient. Call it before the next request of the session.
         """
-        rules = self.rules
-        if rules.white_list is not None and rules.white_list.matches(session.remote_host):
-            return None
-        account = rules.accounts.get(command.fields.get(ACCESS_KEY, ""))
-        trusted = account is None or (
-            account.white_list is not None and account.white_list.matches(session.remote_host)
-        )
-        return None if trusted or account is None else signing_account(self.channels, session.id, account, command)
+        account = self.account_of(session, command)
+        return None if account is None else signing_account(self.channels, session.id, account, command)
 
     def still_refusal(self, session: Session, command: Command, before: Account | None) -> RequestError | None:
         """Return the error with which the current rules reject a pull that the account `before` was allowed, or None.
@@ -200,7 +205,7 @@ class Access:
         The signature was valid then. It still is if its secret key is a valid one.
         """
         rules = self.rules
-        if rules.white_list is not None and rules.white_list.matches(session.remote_host):
+        if _admits(rules.white_list, session):
             return None
         key = command.fields.get(ACCESS_KEY)
         if key is None:
@@ -209,7 +214,7 @@ class Access:
         account = rules.accounts.get(key)
         if account is None:
             return self._refusal(session, command, "unknown_key", f"No acl config for {shown(key)}")
-        if account.white_list is not None and account.white_list.matches(session.remote_host):
+        if _admits(account.white_list, session):
             return None
         has_key = before is not None and before.entry.secret_key in account.entry.secret_keys
         if not has_key and not self._has_certificate(session, account):
@@ -318,6 +323,10 @@ class Access:
 def is_signed(command: Command) -> bool:
     """Return whether a request has a signature, which is then verified."""
     return SIGNATURE in command.fields or SECOND_SIGNATURE in command.fields
+
+
+def _admits(white_list: WhiteList | None, session: Session) -> bool:
+    return white_list is not None and white_list.matches(session.remote_host)
 
 
 def _named(resource: str) -> str:

@@ -19,6 +19,7 @@ from delaymq.broker.access.requirements import (
     Requirement,
     Resources,
     TopicAt,
+    needs_consumer_group,
     needs_group,
     needs_pull,
     needs_reply,
@@ -50,10 +51,6 @@ def _described(command: Command, topic_at: TopicAt) -> Needed:
     return needs_topic(command.fields.get("topic"), PUB | SUB)
 
 
-def _consumers(command: Command, topic_at: TopicAt) -> Needed:
-    return needs_group(command.fields.get("consumerGroup"))
-
-
 def _time_span(command: Command, topic_at: TopicAt) -> Needed:
     return needs_topic(command.fields.get("topic"), SUB) + needs_group(command.fields.get("group"))
 
@@ -76,7 +73,7 @@ def _statistics(command: Command, topic_at: TopicAt) -> Needed:
 REDUCED: Final = Requirement()
 """Requirement of a request that any account may send, and whose response contains only what the account may see."""
 _DESCRIBED: Final = Requirement(resources=_described, own=True)
-_CONSUMERS: Final = Requirement(resources=_consumers, own=True)
+_CONSUMERS: Final = Requirement(resources=needs_consumer_group, own=True)
 _PROGRESS: Final = Requirement(resources=needs_pull, own=True)
 _SEND_V2: Final = Requirement(resources=_inheriting(needs_send_v2, "c"))
 

@@ -102,7 +102,8 @@ def _query(command: Command, topic_at: TopicAt) -> Needed:
     return needs_topic(command.fields.get("topic"), SUB)
 
 
-def _consumer_group(command: Command, topic_at: TopicAt) -> Needed:
+def needs_consumer_group(command: Command, topic_at: TopicAt) -> Needed:
+    """Return the need of a request about a group."""
     return needs_group(command.fields.get("consumerGroup"))
 
 
@@ -139,10 +140,6 @@ def _consume_directly(command: Command, topic_at: TopicAt) -> Needed:
     except ValueError:
         return needed
     return needed + needs_topic(topic_at(offset), SUB)
-
-
-def _list_pending(command: Command, topic_at: TopicAt) -> Needed:
-    return needs_topic(command.fields.get("topic"), SUB)
 
 
 def _group_and_topic(command: Command, topic_at: TopicAt) -> Needed:
@@ -189,10 +186,10 @@ REQUIREMENTS: Final[Mapping[int, Requirement]] = {
     RequestCode.GET_EARLIEST_MSG_STORETIME: ACCOUNT,
     RequestCode.VIEW_MESSAGE_BY_ID: Requirement(resources=_view, own=True),
     RequestCode.HEART_BEAT: Requirement(resources=_heartbeat),
-    RequestCode.UNREGISTER_CLIENT: Requirement(resources=_consumer_group),
+    RequestCode.UNREGISTER_CLIENT: Requirement(resources=needs_consumer_group),
     RequestCode.CONSUMER_SEND_MSG_BACK: Requirement(resources=_send_back),
     RequestCode.END_TRANSACTION: Requirement(resources=_end_transaction, own=True),
-    RequestCode.GET_CONSUMER_LIST_BY_GROUP: Requirement(resources=_consumer_group),
+    RequestCode.GET_CONSUMER_LIST_BY_GROUP: Requirement(resources=needs_consumer_group),
     RequestCode.LOCK_BATCH_MQ: Requirement(resources=_lock, own=True),
     RequestCode.UNLOCK_BATCH_MQ: Requirement(resources=_lock, own=True),
     RequestCode.GET_ALL_CONSUMER_OFFSET: ACCOUNT,
@@ -216,7 +213,7 @@ REQUIREMENTS: Final[Mapping[int, Requirement]] = {
     RequestCode.QUERY_CONSUME_TIME_SPAN: ACCOUNT,
     RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: ACCOUNT,
     RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: ADMIN_OF_OURS,
-    RequestCode.GET_CONSUMER_RUNNING_INFO: Requirement(resources=_consumer_group, own=True),
+    RequestCode.GET_CONSUMER_RUNNING_INFO: Requirement(resources=needs_consumer_group, own=True),
     RequestCode.QUERY_CORRECTION_OFFSET: ACCOUNT,
     RequestCode.CONSUME_MESSAGE_DIRECTLY: Requirement(resources=_consume_directly, own=True),
     RequestCode.SEND_MESSAGE_V2: Requirement(resources=needs_send_v2),
@@ -233,7 +230,7 @@ REQUIREMENTS: Final[Mapping[int, Requirement]] = {
     RequestCode.DELETE_EXPIRED_COMMITLOG: ADMIN_OF_OURS,
     RequestCode.GET_TOPIC_CONFIG: ACCOUNT,
     RequestCode.LITE_PULL_MESSAGE: Requirement(resources=needs_pull),
-    RequestCode.LIST_PENDING_MESSAGES: Requirement(resources=_list_pending, own=True),
+    RequestCode.LIST_PENDING_MESSAGES: Requirement(resources=_query, own=True),
     RequestCode.LINK_REPLICA: PROOF,
     RequestCode.PROVE_REPLICA: PROOF,
     RequestCode.REPLICATE: PROOF,

@@ -137,7 +137,7 @@ class HeldPulls:
         if access is None:
             request.fields = {}
         else:
-            pull.account = access.account_of(session, request)
+            pull.account = access.signer_of(session, request)
             request.fields = {name: request.fields[name] for name in access.pull_fields if name in request.fields}
         self._add(pull)
 
