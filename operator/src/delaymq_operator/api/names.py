@@ -30,6 +30,9 @@ MAX_SIZE: Final = 32
 MAX_REPLICAS: Final = 5
 """Maximum number of brokers in a group."""
 
+ACCESS_KEY: Final = "accessKey"
+SECRET_KEY: Final = "secretKey"
+"""Keys of Secrets that contain an account, as in RocketMQ's tools.yml."""
 OPERATOR_ACCESS_KEY: Final = "delaymq-operator"
 """Access key of the operator's account on Brokers with accessControl.users."""
 MIN_ACCESS_KEY_CHARS: Final = 7

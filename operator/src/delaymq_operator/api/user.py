@@ -65,7 +65,7 @@ class UserSpec(ApiStruct, frozen=True, kw_only=True):
     """Desired state."""
 
     broker_ref: BrokerRef
-    access_key: Annotated[str, Meta(min_length=7, max_length=MAX_ACCESS_KEY_CHARS)] | None = None
+    access_key: Annotated[str, Meta(min_length=MIN_ACCESS_KEY_CHARS, max_length=MAX_ACCESS_KEY_CHARS)] | None = None
     admin: bool = False
     role: Literal["read", "operate", "administer"] | None = None
     """Role on HTTP; None: only what the permissions allow."""

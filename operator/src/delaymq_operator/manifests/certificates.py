@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from delaymq_operator.api import names
 from delaymq_operator.api.broker import Broker
-from delaymq_operator.manifests.metadata import Manifest, new_object
+from delaymq_operator.manifests.metadata import Manifest, new_object, secret_data
 
 AUTHORITY_KEY: Final = "ca.key"
 NEXT_CERTIFICATE: Final = "next.crt"
@@ -25,7 +25,7 @@ def authority_secret(broker: Broker, texts: Mapping[str, str]) -> Manifest:
     """Return the Secret with the CA, which no pod mounts."""
     found = new_object(broker, "Secret", names.authority_objects(broker.name))
     found["type"] = "Opaque"
-    found["data"] = _encoded(texts)
+    found["data"] = secret_data(dict(sorted(texts.items())))
     return found
 
 
@@ -40,7 +40,7 @@ def issued_secret(broker: Broker, texts: Mapping[str, str]) -> Manifest:
     """Return the Secret with the certificate of brokers and NameServers, in the form of cert-manager's."""
     found = new_object(broker, "Secret", names.certificate_secret(broker.name))
     found["type"] = "kubernetes.io/tls"
-    found["data"] = _encoded(texts)
+    found["data"] = secret_data(dict(sorted(texts.items())))
     return found
 
 
@@ -55,7 +55,3 @@ def secret_texts(secret: Mapping[str, Any] | None) -> dict[str, str]:
         if text:
             found[key] = text
     return found
-
-
-def _encoded(texts: Mapping[str, str]) -> dict[str, str]:
-    return {key: base64.b64encode(text.encode()).decode() for key, text in sorted(texts.items())}

@@ -1,12 +1,15 @@
-"""Metadata that all objects of a Broker share: names, labels, owner, selectors."""
+"""What objects of a Broker share: names, labels, owner, selectors, the data of Secrets."""
 
 from __future__ import annotations
 
+import base64
+from collections.abc import Mapping
 from typing import Any
 
 from delaymq_operator.api import names
 from delaymq_operator.api.broker import Broker
 from delaymq_operator.api.names import Component
+from delaymq_operator.api.user import User
 
 Manifest = dict[str, Any]
 
@@ -43,16 +46,21 @@ def new_object(
     }
 
 
-def owner_reference(broker: Broker) -> Manifest:
-    """Return the reference that makes the Broker owner and controller."""
+def owner_reference(owner: Broker | User) -> Manifest:
+    """Return the reference that makes a Broker or a User owner and controller."""
     return {
         "apiVersion": names.API_VERSION,
-        "kind": names.BROKER_KIND,
-        "name": broker.name,
-        "uid": broker.uid,
+        "kind": names.BROKER_KIND if isinstance(owner, Broker) else names.USER_KIND,
+        "name": owner.name,
+        "uid": owner.uid,
         "controller": True,
         "blockOwnerDeletion": True,
     }
+
+
+def secret_data(texts: Mapping[str, str]) -> dict[str, str]:
+    """Return the data of a Secret with `texts`."""
+    return {key: base64.b64encode(text.encode()).decode() for key, text in texts.items()}
 
 
 def component_labels(broker: Broker, component: Component) -> dict[str, str]:

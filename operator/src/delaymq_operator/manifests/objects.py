@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Iterable
 from typing import Any
 
@@ -11,7 +10,7 @@ from delaymq_operator.api.broker import Broker
 from delaymq_operator.api.names import Component
 from delaymq_operator.manifests.config import broker_conf, broker_settings
 from delaymq_operator.manifests.context import Context
-from delaymq_operator.manifests.metadata import Manifest, component_labels, new_object, selector
+from delaymq_operator.manifests.metadata import Manifest, component_labels, new_object, secret_data, selector
 from delaymq_operator.manifests.services import (
     broker_pods_service,
     listen_port,
@@ -48,7 +47,7 @@ def token_secret(broker: Broker, token: str) -> Manifest:
     """
     found = new_object(broker, "Secret", names.token_secret(broker.name), "broker")
     found["type"] = "Opaque"
-    found["data"] = {names.TOKEN_KEY: base64.b64encode(token.encode()).decode()}
+    found["data"] = secret_data({names.TOKEN_KEY: token})
     return found
 
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 from delaymq_operator.api import names
 from delaymq_operator.api.broker import Broker
 from delaymq_operator.manifests.context import Context, GroupContext
-from delaymq_operator.manifests.metadata import Manifest, new_object, selector
+from delaymq_operator.manifests.metadata import Manifest, new_object, secret_data, selector
 from delaymq_operator.manifests.services import listen_port
 
 MEMBERS_VARIABLE: Final = "DELAYMQ_HA_MEMBERS"
@@ -116,9 +116,7 @@ def replication_secret(broker: Broker, secrets: Mapping[int, str]) -> Manifest:
     """Return the Secret with the secret of each group, of which a pod mounts its own only."""
     found = new_object(broker, "Secret", names.replication_secret(broker.name), "broker")
     found["type"] = "Opaque"
-    found["data"] = {
-        _group_key(group): base64.b64encode(f"{text}\n".encode()).decode() for group, text in secrets.items()
-    }
+    found["data"] = secret_data({_group_key(group): f"{text}\n" for group, text in secrets.items()})
     return found
 
 

@@ -13,15 +13,20 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from delaymq_operator.api import Broker
-from delaymq_operator.api.names import BROKER_KIND, CA_KEY, CERTIFICATE_KEY, registration_secret
+from delaymq_operator.api.names import (
+    ACCESS_KEY,
+    BROKER_KIND,
+    CA_KEY,
+    CERTIFICATE_KEY,
+    SECRET_KEY,
+    registration_secret,
+)
 from delaymq_operator.manifests import registers
 from delaymq_operator.manifests.certificates import secret_texts
 from delaymq_operator.reconcile.certificates import facts_of, is_issued_by_one_of, split_bundle, verification_name
 from delaymq_operator.reconcile.context import Key, ReconcileContext
 from delaymq_operator.reconcile.ports import AdminAccount, ServerTrust
 
-ACCESS_KEY: Final = "accessKey"
-SECRET_KEY: Final = "secretKey"
 MAX_AGE_MS: Final = 10_000
 """Maximum age of a cached Secret, which thousands of Topics use."""
 _MAX_CHARACTERS: Final = 1_024

@@ -16,7 +16,7 @@ from typing import Final
 
 from delaymq_operator.api import names
 from delaymq_operator.api.broker import Broker
-from delaymq_operator.manifests.metadata import Manifest, new_object
+from delaymq_operator.manifests.metadata import Manifest, new_object, secret_data
 
 REGISTRATION_PATH: Final = "/etc/delaymq-registration"
 REGISTRATION_VOLUME: Final = "registration"
@@ -61,11 +61,11 @@ def registration_secret(broker: Broker, kept: Registrations, unsigned: Collectio
     found["type"] = "Opaque"
     key, secret = _account(kept, kept.given, _ADMINISTRATOR, broker.name)
     texts = {STATE_KEY: _state_text(kept), NAMES_RULES_KEY: _rules(broker, kept, unsigned)}
-    texts |= {"accessKey": key, "secretKey": secret}
+    texts |= {names.ACCESS_KEY: key, names.SECRET_KEY: secret}
     for group in range(names.MAX_SIZE):
         key, secret = _account(kept, kept.given, names.rocketmq_broker_name(broker.name, group))
         texts[_group_key(group)] = f"accessKey: {key}\nsecretKey: {secret}\n"
-    found["data"] = {name: base64.b64encode(text.encode()).decode() for name, text in texts.items()}
+    found["data"] = secret_data(texts)
     return found
 
 

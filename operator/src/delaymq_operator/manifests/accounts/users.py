@@ -17,10 +17,8 @@ from delaymq_operator.api import names
 from delaymq_operator.api.broker import Broker
 from delaymq_operator.api.user import NamedPermission, User
 from delaymq_operator.manifests.accounts.access import RULES_KEY
-from delaymq_operator.manifests.metadata import API_VERSIONS, Manifest, new_object
+from delaymq_operator.manifests.metadata import API_VERSIONS, Manifest, new_object, owner_reference, secret_data
 
-ACCESS_KEY: Final = "accessKey"
-SECRET_KEY: Final = "secretKey"
 STATE_KEY: Final = "state.json"
 TOOLS_KEY: Final = "tools.yml"
 """File with the account of RocketMQ's tools, for `conf/` in their ROCKETMQ_HOME."""
@@ -85,8 +83,8 @@ def users_secret(broker: Broker, rules: UserRules) -> Manifest:
     found = new_object(broker, "Secret", names.users_secret(broker.name), "broker")
     found["type"] = "Opaque"
     texts = {RULES_KEY: _rules_text(rules), STATE_KEY: _state_text(rules)}
-    texts |= {ACCESS_KEY: names.OPERATOR_ACCESS_KEY, SECRET_KEY: rules.operator_secret}
-    return found | {"data": _encoded(texts)}
+    texts |= {names.ACCESS_KEY: names.OPERATOR_ACCESS_KEY, names.SECRET_KEY: rules.operator_secret}
+    return found | {"data": secret_data(texts)}
 
 
 def read_user_rules(secret: Mapping[str, Any] | None) -> UserRules | None:
@@ -149,28 +147,15 @@ def credentials_secret(user: User, secret_key: str) -> Manifest:
         "name": names.credentials_secret(user.name),
         "namespace": user.namespace,
         "labels": names.labels(user.spec.broker_ref.name),
-        "ownerReferences": [
-            {
-                "apiVersion": names.API_VERSION,
-                "kind": names.USER_KIND,
-                "name": user.name,
-                "uid": user.uid,
-                "controller": True,
-                "blockOwnerDeletion": True,
-            }
-        ],
+        "ownerReferences": [owner_reference(user)],
     }
     tools = f"accessKey: {user.access_key}\nsecretKey: {secret_key}\n"
-    texts = {ACCESS_KEY: user.access_key, SECRET_KEY: secret_key, TOOLS_KEY: tools}
+    texts = {names.ACCESS_KEY: user.access_key, names.SECRET_KEY: secret_key, TOOLS_KEY: tools}
     kind = "Secret"
     return {
         "apiVersion": API_VERSIONS[kind],
         "kind": kind,
         "metadata": metadata,
         "type": "Opaque",
-        "data": _encoded(texts),
+        "data": secret_data(texts),
     }
-
-
-def _encoded(texts: Mapping[str, str]) -> dict[str, str]:
-    return {name: base64.b64encode(text.encode()).decode() for name, text in texts.items()}

@@ -14,13 +14,20 @@ from delaymq_operator.api.broker_status import BrokerStatus
 from delaymq_operator.api.conditions import Reason
 from delaymq_operator.api.delay_level_config import parse_delay_level_config
 from delaymq_operator.api.errors import SpecError
-from delaymq_operator.api.names import CA_KEY, CERTIFICATE_KEY, DRY_RUN_ANNOTATION, PRIVATE_KEY_KEY
+from delaymq_operator.api.names import (
+    ACCESS_KEY,
+    CA_KEY,
+    CERTIFICATE_KEY,
+    DRY_RUN_ANNOTATION,
+    PRIVATE_KEY_KEY,
+    SECRET_KEY,
+)
 from delaymq_operator.api.resource import metadata_of, status_of
 from delaymq_operator.manifests import RULES_KEY, DelayTable, broker_settings, check_settings, parse_quantity
 from delaymq_operator.reconcile.broker.model.broker_pass import BrokerPass, Note
 from delaymq_operator.reconcile.name_servers import foreign_addresses, refused_addresses
 from delaymq_operator.reconcile.ports import Manifest
-from delaymq_operator.reconcile.secrets import ACCESS_KEY, SECRET_KEY, read_secret
+from delaymq_operator.reconcile.secrets import read_secret
 
 _MAX_POD_TEMPLATE_BYTES: Final = 200_000
 """Maximum size of the pod template: it is stored in an annotation, and an object's annotations have at most 256 KiB."""
