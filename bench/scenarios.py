@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -109,10 +109,14 @@ def _per_message(row_group: str, title: str, size: int, rate: float, processor_s
 
 
 def _send(options: Options, subject: Subject, group: str, title: str, size: int) -> list[Sample]:
+    return _per_message(group, title, size, *_sent(options, subject, size, SEND_OPTIONS[group]))
+
+
+def _sent(options: Options, subject: Subject, size: int, send: Mapping[str, Any]) -> tuple[float, float, int]:
+    """Send for a while, and return the rate, the broker's processor time in seconds, and the number of messages."""
     before = proc.processor_s(subject.pid)
-    result = subject.send("Bench", seconds=options.scaled(10, 3), size=size, **SEND_OPTIONS[group])
-    used = proc.processor_s(subject.pid) - before
-    return _per_message(group, title, size, result["rate"], used, result["acknowledged"])
+    result = subject.send("Bench", seconds=options.scaled(10, 3), size=size, **send)
+    return result["rate"], proc.processor_s(subject.pid) - before, result["acknowledged"]
 
 
 def _consume(options: Options, subject: Subject, size: int) -> list[Sample]:
@@ -151,11 +155,8 @@ def encrypted(options: Options, contender: Contender, load: LoadProgram) -> Iter
         subject.send("Warm", seconds=options.scaled(10, 2), size=options.sizes[0], **send)
         yield []
         for size in options.sizes:
-            before = proc.processor_s(subject.pid)
-            result = subject.send("Bench", seconds=options.scaled(10, 3), size=size, **send)
-            used = proc.processor_s(subject.pid) - before
             title = f"{rows.SEND_GROUPS['sync64']}, TLS"
-            yield _per_message("tls", title, size, result["rate"], used, result["acknowledged"])
+            yield _per_message("tls", title, size, *_sent(options, subject, size, send))
 
 
 def access(options: Options, contender: Contender, load: LoadProgram) -> Iterator[list[Sample]]:
@@ -179,12 +180,9 @@ def _guarded(options: Options, contender: Contender, group: str, rules: str) -> 
         yield []
         for size in options.sizes:
             for send in GUARDED_SENDS:
-                before = proc.processor_s(subject.pid)
-                result = subject.send("Bench", seconds=options.scaled(10, 3), size=size, **SEND_OPTIONS[send])
-                used = proc.processor_s(subject.pid) - before
+                rate, processor_s, count = _sent(options, subject, size, SEND_OPTIONS[send])
                 rate_row, processor_row = rows.guarded_rows(group, send, size)
-                per_message = used / result["acknowledged"] * 1e6
-                yield [Sample(rate_row, result["rate"]), Sample(processor_row, per_message)]
+                yield [Sample(rate_row, rate), Sample(processor_row, processor_s / count * 1e6)]
 
 
 def filtered(options: Options, contender: Contender, load: LoadProgram) -> Iterator[list[Sample]]:

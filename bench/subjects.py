@@ -116,7 +116,8 @@ MISSING_IN_5: Mapping[str, str] = {
 }
 _REAL: Mapping[RealVersion, Contender] = {
     "4.9": Contender(
-        *("real", "real"),
+        "real",
+        "real",
         version="RocketMQ 4.9.7; in rows of timed messages, RocketMQ 5.3.3",
         missing=MISSING_IN_4,
     ),
