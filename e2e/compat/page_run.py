@@ -38,7 +38,7 @@ NOT_LATE = re.compile(r"(?<=:\d\d)  (?=\d+/\d+)")
 """Place of the lateness in the line of a level that has not delivered yet. On the second run, it may have done so: a
 level of a minute, on a slow machine.
 """
-LATENESS = r"(?:  [\d.]+ m?s){0,3}  "
+LATENESS = r"(?:(?:  [\d.]+ m?s){3})?  "
 PATIENCE = ("producer.start();", "producer.setSendMsgTimeout(15_000); producer.start();")
 """On a shared machine, a program's first send may take longer than RocketMQ's timeout of 3 s."""
 
