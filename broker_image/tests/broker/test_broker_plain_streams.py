@@ -10,10 +10,8 @@ from typing import Any
 import pytest
 from delaymq.protocol.codes import RequestCode
 from delaymq.protocol.command import Command, encode_command
-from delaymq.server.requests import plain_sends
-from delaymq.transport import fair_queue, inbound
 from delaymq_testing.broker.harness import records_of, send_fields
-from delaymq_testing.broker.lanes import Counting, World, answers, fixed, is_sound, pieces
+from delaymq_testing.broker.lanes import World, answers, counted, fixed, is_sound, pieces
 from delaymq_testing.broker.sends import damaged, java_frame, random_frame, send_fields_of
 from delaymq_testing.compiled_kernels import NEEDS_KERNELS
 from delaymq_testing.repetitions import FUZZ_INPUTS, SEED
@@ -50,10 +48,7 @@ def change(world: World, kind: int) -> None:
 def test_streams_have_the_effects_of_single_requests(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slice_s: float, run_number: int
 ) -> None:
-    counting = Counting()
-    monkeypatch.setattr(plain_sends, "encoder", counting)
-    monkeypatch.setattr(inbound, "SLICE_S", slice_s)
-    monkeypatch.setattr(fair_queue, "LOOP_SLICE_S", slice_s)
+    counting = counted(monkeypatch, slice_s)
     chance = Random(f"{SEED} {slice_s} {run_number}")
 
     async def scenario() -> None:
@@ -114,8 +109,7 @@ def plain(number: int, **fields: str) -> bytes:
 
 
 def test_requests_of_other_kinds_keep_their_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    counting = Counting()
-    monkeypatch.setattr(plain_sends, "encoder", counting)
+    counting = counted(monkeypatch)
 
     async def scenario() -> None:
         world = lane_of(tmp_path)
@@ -172,8 +166,7 @@ STATES: dict[str, Callable[[World], object]] = {
 def test_servers_in_another_state_leave_sends_to_their_processor(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: str
 ) -> None:
-    counting = Counting()
-    monkeypatch.setattr(plain_sends, "encoder", counting)
+    counting = counted(monkeypatch)
 
     async def scenario() -> None:
         world = lane_of(tmp_path)
@@ -191,8 +184,7 @@ def test_servers_in_another_state_leave_sends_to_their_processor(
 def test_broker_that_flushes_before_responses_uses_its_processor(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    counting = Counting()
-    monkeypatch.setattr(plain_sends, "encoder", counting)
+    counting = counted(monkeypatch)
 
     async def scenario() -> None:
         world = lane_of(tmp_path, flush_disk_type="SYNC_FLUSH")

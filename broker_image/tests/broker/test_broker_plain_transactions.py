@@ -19,9 +19,8 @@ from delaymq.protocol.bodies import TopicConfig
 from delaymq.protocol.codes import RequestCode
 from delaymq.server.requests import plain_sends
 from delaymq.store.reader import Damage, StoreReader
-from delaymq.transport import fair_queue, inbound
 from delaymq_testing.broker.harness import START_MS, FakeSession, Harness
-from delaymq_testing.broker.lanes import Counting, World, answers, fixed, is_sound, pieces
+from delaymq_testing.broker.lanes import World, answers, counted, fixed, is_sound, pieces
 from delaymq_testing.broker.send_encoder import SendEncoder
 from delaymq_testing.broker.sends import (
     TOPICS,
@@ -273,10 +272,7 @@ def vars_of(config: Any) -> dict[str, Any]:
 def test_transactions_have_the_effects_of_single_requests(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slice_s: float, segment_kib: int
 ) -> None:
-    counting = Counting()
-    monkeypatch.setattr(plain_sends, "encoder", counting)
-    monkeypatch.setattr(inbound, "SLICE_S", slice_s)
-    monkeypatch.setattr(fair_queue, "LOOP_SLICE_S", slice_s)
+    counting = counted(monkeypatch, slice_s)
     chance = Random(f"{SEED} {slice_s} {segment_kib}")
     options = {"mapped_file_size_commit_log": segment_kib * 1024, "transaction_check_max": 3, "max_index_num": 2_000}
 

@@ -19,7 +19,7 @@ from delaymq.schedule.timeline.entries import unpacked
 from delaymq.server.broker_server import BrokerServer
 from delaymq.server.requests import plain_sends
 from delaymq.server.requests.sessions import SERVER_LIMITS
-from delaymq.transport import RemotingConnection
+from delaymq.transport import RemotingConnection, fair_queue, inbound
 
 from delaymq_testing.broker.harness import Clock, broker_config, made
 from delaymq_testing.transport.memory_transport import MemoryTransport, turns
@@ -48,6 +48,16 @@ class Counting:
         self.halves += sum(bool(group) for _, _, _, group in sent[7])
         self.ended += sum(not group for _, _, _, group in sent[7])
         return sent
+
+
+def counted(monkeypatch: pytest.MonkeyPatch, slice_s: float | None = None) -> Counting:
+    """Count what the lane encodes; with `slice_s`, end the turns of connections and of the event loop after it."""
+    counting = Counting()
+    monkeypatch.setattr(plain_sends, "encoder", counting)
+    if slice_s is not None:
+        monkeypatch.setattr(inbound, "SLICE_S", slice_s)
+        monkeypatch.setattr(fair_queue, "LOOP_SLICE_S", slice_s)
+    return counting
 
 
 class World:
