@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from aiohttp import web
 
+from delaymq.server.http.guard import guard
 from delaymq.server.http.http_server import MAX_BODY_BYTES, HttpServer, serve
 from delaymq.server.http.responses import readiness
 
@@ -40,4 +41,4 @@ async def namesrv_http(server: "NamesrvServer", bound: socket.socket) -> HttpSer
     app.router.add_get("/readyz", ready)
     app.router.add_get("/metrics", metrics)
     config = server.config
-    return await serve(app, bound, config.http_host, config.http_token, tls=server.tls.for_http)
+    return await serve(app, bound, guard(config.http_host, config.http_token), tls=server.tls.for_http)

@@ -34,7 +34,7 @@ async def broker_http(server: "BrokerServer", bound: socket.socket) -> HttpServe
     if inner:
         # The supervisor has checked the token of metrics, and sends its own one.
         guarded = guard(LOOPBACK, inner, accounts=accounts, metrics_token=inner if metrics else "", is_inner=True)
-        return await serve(app, bound, LOOPBACK, inner, own_bodies=own_bodies, audited=audited, guarded=guarded)
-    tls, names = server.tls.for_http, config.own_http_names
-    guarded = guard(config.http_host, config.http_token, names, accounts=accounts, metrics_token=metrics)
-    return await serve(app, bound, config.http_host, config.http_token, names, own_bodies, audited, guarded, tls=tls)
+        return await serve(app, bound, guarded, own_bodies=own_bodies, audited=audited)
+    host, names = config.http_host, config.own_http_names
+    guarded = guard(host, config.http_token, names, accounts=accounts, metrics_token=metrics)
+    return await serve(app, bound, guarded, own_bodies=own_bodies, audited=audited, tls=server.tls.for_http)

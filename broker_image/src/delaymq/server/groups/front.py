@@ -339,8 +339,7 @@ async def front_http(supervisor: Supervisor, bound: socket) -> HttpServer:
     app.router.add_route("*", "/{path:.*}", front.elsewhere)
     config = supervisor.config
     audited = auditing(supervisor.audit, has_token=bool(config.http_token), prefix=GROUP_PREFIX)
-    own_bodies, names, tls = [_CANONICAL_ROUTE], config.own_http_names, supervisor.tls.for_http
-    guarded = guard(
-        config.http_host, config.http_token, names, accounts=front.accounts, metrics_token=config.http_metrics_token
-    )
-    return await serve(app, bound, config.http_host, config.http_token, names, own_bodies, audited, guarded, tls=tls)
+    host, names, metrics = config.http_host, config.own_http_names, config.http_metrics_token
+    guarded = guard(host, config.http_token, names, accounts=front.accounts, metrics_token=metrics)
+    tls = supervisor.tls.for_http
+    return await serve(app, bound, guarded, own_bodies=[_CANONICAL_ROUTE], audited=audited, tls=tls)

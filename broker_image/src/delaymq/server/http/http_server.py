@@ -10,7 +10,6 @@ from typing import Final, cast
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
-from delaymq.server.http.guard import guard
 from delaymq.server.http.responses import add_headers, error_response, errors_as_json
 from delaymq.server.http.secure_port import SecurePort
 from delaymq.server.listening import BACKLOG, port_of
@@ -71,26 +70,23 @@ class HttpServer:
 async def serve(
     app: web.Application,
     bound: socket.socket,
-    host: str,
-    token: str,
-    own_names: tuple[str, ...] = (),
+    guarded: Middleware,
+    *,
     own_bodies: Collection[str] = (),
     audited: Middleware | None = None,
-    guarded: Middleware | None = None,
     tls: TlsAcceptor | None = None,
 ) -> HttpServer:
-    """Serve `app` on a bound socket; `host` is the bound address, `own_names` are further accepted names.
+    """Serve `app` on a bound socket, behind the guard `guarded`.
 
     Handlers of the paths in `own_bodies` receive the request bodies, and limit their size and time. `audited` records
-    requests, including those that are refused here. `guarded` is a guard with accounts. With `tls`, which the server
-    then closes, it serves only HTTPS.
+    requests, including those that the guard refuses. With `tls`, which the server then closes, it serves only HTTPS.
     """
     busy: set[asyncio.BaseTransport] = set()
     app.middlewares.append(_marks_busy(busy))
     if audited is not None:
         app.middlewares.append(audited)
     app.middlewares.append(errors_as_json)
-    app.middlewares.append(guarded or guard(host, token, own_names))
+    app.middlewares.append(guarded)
     app.middlewares.append(_complete_bodies(frozenset(own_bodies)))
     app.on_response_prepare.append(add_headers)
     # aiohttp would log malformed requests with a traceback; our own failures are logged in responses.py.
