@@ -1,8 +1,9 @@
 """History of the benchmark's results: a page with the figures of the most recently recorded commits.
 
-    python -m reporting.history [--results FILE] [--allow-dirty]
+    python -m reporting.history [--results FILE]... [--allow-dirty]
 
-Adds the newest results of bench/run.py to docs/performance-history.md. An entry of the same commit is replaced.
+Adds the newest results of bench/run.py to docs/performance-history.md. An entry of the same commit is replaced. Several
+files are the parts of one run, with different rows.
 """
 
 from __future__ import annotations
@@ -192,6 +193,35 @@ def entry_of(results: dict[str, Any], *, allow_dirty: bool) -> Entry:
         ) from e
 
 
+def joined(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return the results of a run in several parts; HistoryError if they are not of the same commit and columns.
+
+    If two parts have the same row, that of the later one is used.
+    """
+    try:
+        ordered = sorted(parts, key=lambda part: str(part["measured_at"]))
+        for name in ("machine", "commits", "interpreters", "base"):
+            if any(part[name] != ordered[0][name] for part in ordered):
+                raise HistoryError(f"the files differ in `{name}`: pass only parts of one run")
+        rows = {row["name"]: row for part in ordered for row in part["rows"]}
+        return ordered[-1] | {
+            "rows": list(rows.values()),
+            "failures": [failure for part in ordered for failure in part["failures"]],
+            "load": max(part["load"] for part in ordered),
+            "arguments": _arguments_of(ordered),
+        }
+    except (AttributeError, KeyError, TypeError) as e:
+        raise HistoryError("a file does not contain results of the current bench/run.py: pass other files") from e
+
+
+def _arguments_of(parts: Sequence[dict[str, Any]]) -> list[str]:
+    """Return the arguments of all parts, those of the second and further ones after a semicolon."""
+    words = list(parts[0]["arguments"])
+    for part in parts[1:]:
+        words += [";", *part["arguments"]]
+    return words
+
+
 def _commit(states: dict[str, commits.State | None]) -> tuple[str, bool]:
     """Return the hash of the commit and whether files differed from it; HistoryError unless there is one commit."""
     known = [state for state in states.values() if state is not None]
@@ -227,13 +257,12 @@ def load(path: Path) -> dict[str, Any]:
     return content
 
 
-def record(history: Path, results: Path, *, allow_dirty: bool) -> Entry:
+def record(history: Path, *results: Path, allow_dirty: bool) -> Entry:
     """Add results to the page; HistoryError if they cannot be recorded."""
-    content = load(results)
     try:
-        new = entry_of(content, allow_dirty=allow_dirty)
+        new = entry_of(joined([load(path) for path in results]), allow_dirty=allow_dirty)
     except HistoryError as e:
-        raise HistoryError(f"{e} (file: {results})") from e
+        raise HistoryError(f"{e} (file: {', '.join(map(str, results))})") from e
     entries = parse(history.read_text()) if history.exists() else []
     history.write_text(page(merged(entries, new)))
     return new
@@ -244,17 +273,23 @@ def main(words: list[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="reporting.history", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--results", type=Path, metavar="FILE", help="results of bench/run.py (default: the newest)")
+    parser.add_argument(
+        "--results",
+        type=Path,
+        metavar="FILE",
+        action="append",
+        help="results of bench/run.py (default: the newest); repeat it for the parts of one run",
+    )
     parser.add_argument("--allow-dirty", action="store_true", help="record results of uncommitted changes")
     arguments = parser.parse_args(words)
     try:
-        results = arguments.results or newest(RESULTS_PATH)
-        new = record(commits.HISTORY_PATH, results, allow_dirty=arguments.allow_dirty)
+        results = arguments.results or [newest(RESULTS_PATH)]
+        new = record(commits.HISTORY_PATH, *results, allow_dirty=arguments.allow_dirty)
     except HistoryError as e:
         print(f"cannot record: {e}", file=sys.stderr)
         return 2
     path = commits.HISTORY_PATH.relative_to(commits.ROOT)
-    print(f"recorded in {path}: {len(new.rows)} rows of commit {new.commit[:12]}, from {results}")
+    print(f"recorded in {path}: {len(new.rows)} rows of commit {new.commit[:12]}, from {', '.join(map(str, results))}")
     return 0
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from reporting import commits, history
-from reporting.history import Entry, HistoryError, entry_of, merged, newest, page, parse, record
+from reporting.history import Entry, HistoryError, entry_of, joined, merged, newest, page, parse, record
 from reporting.report import REAL, Report
 from reporting.spread import Spread
 from rows import SEND_GROUPS, Sample, processor_row, rate_row
@@ -72,6 +72,27 @@ def test_page_can_be_parsed_again() -> None:
 def test_page_of_this_checkout_can_be_parsed() -> None:
     text = commits.HISTORY_PATH.read_text()
     assert page(parse(text)) == text
+
+
+def test_parts_of_a_run_are_one_entry(tmp_path: Path) -> None:
+    first, second = results(), results(measured_at="2026-11-28T13:00:00Z")
+    first["rows"], second["rows"] = [first["rows"][0]], [first["rows"][0] | {"title": "again"}, second["rows"][1]]
+    paths = [tmp_path / "1.json", tmp_path / "2.json"]
+    for path, part in zip(paths, (first, second), strict=True):
+        path.write_text(json.dumps(part))
+    found = record(tmp_path / "page.md", *paths, allow_dirty=False)
+    assert [row.title for row in found.rows] == ["again", "sync send, 8 threads, 1024 B: processor"]
+    assert found.measured_at == "2026-11-28T13:00:00Z"
+    assert found.facts["options"] == "--pairs 2 ; --pairs 2"
+    assert found.facts["failed measurements"] == "2"
+
+
+def test_parts_of_other_commits_or_columns_are_rejected() -> None:
+    for other in (results(commit=OTHER), results() | {"interpreters": {"ours": "CPython 3.13"}}):
+        with pytest.raises(HistoryError, match=r"the files differ in `(commits|interpreters)`"):
+            joined([results(), other])
+    with pytest.raises(HistoryError, match="does not contain results"):
+        joined([results(), {}])
 
 
 def test_entry_of_the_same_commit_is_replaced() -> None:
