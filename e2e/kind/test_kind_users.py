@@ -1,22 +1,20 @@
 """Accounts from Users: created, changed and deleted without a restart; a secret key changes under a steady load."""
 
-import base64
 import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from kind import objects
+from kind.accounts import IN_FORCE_S, USER, account_of, user
 from kind.space import Space
 from kind.waiting import NotYetError, stays, wait_until
 
 pytestmark = pytest.mark.timeout(420)
 
-BROKER, TOPIC, USER, NAME = "broker.delaymq.io", "topic.delaymq.io", "user.delaymq.io", "shop"
+TOPIC, NAME = "topic.delaymq.io", "shop"
 PODS = f"app.kubernetes.io/instance={NAME}"
 OVERLAP_S = 30
-IN_FORCE_S = 90.0
-"""Kubelets of these clusters look for changed Secrets every 10 s; the broker reads them 2 s later."""
 
 
 def test_secret_key_changes_under_load_without_a_failed_send(
@@ -26,7 +24,7 @@ def test_secret_key_changes_under_load_without_a_failed_send(
     space.apply(
         objects.broker(NAME, accessControl={"users": True}),
         objects.topic("orders", broker=NAME, queues=4),
-        _user("orders-service", topics={"orders": "PUB|SUB"}, groups={"billing": "SUB"}),
+        user("orders-service", NAME, topics={"orders": "PUB|SUB"}, groups={"billing": "SUB"}),
     )
     space.wait_broker_ready(NAME)
     space.wait_condition(USER, "orders-service", "Ready", reason="Active")
@@ -34,7 +32,7 @@ def test_secret_key_changes_under_load_without_a_failed_send(
     space.wait_condition(TOPIC, "orders", "Ready", reason="InEveryGroup")
     before = space.pod_uids(PODS)
     space.wait_client()
-    former = _account(space, "orders-service")
+    former = account_of(space, "orders-service")
     assert "No accessKey is configured" in _refusal(space)
 
     new_account_s = _add_and_change(space)
@@ -54,7 +52,7 @@ def test_secret_key_changes_under_load_without_a_failed_send(
     space.patch(USER, "orders-service", {"spec": {"rotation": rotation}})
     wait_until("the Secret has a new key", lambda: _changed(space, former), timeout_s=IN_FORCE_S, every_s=0.5)
     new_key_s = time.monotonic() - began
-    current = _account(space, "orders-service")
+    current = account_of(space, "orders-service")
     second = space.client.produce(run="current", count=100_000, at_most_s=240, retries=0, **load, **current)
     time.sleep(OVERLAP_S / 2)
     ended = [first.stop(), second.stop()]
@@ -88,44 +86,27 @@ def test_secret_key_changes_under_load_without_a_failed_send(
 def _add_and_change(space: Space) -> float:
     """A User is served as soon as it is ready, with exactly its permissions. Return the time until then."""
     began = time.monotonic()
-    space.apply(_user("audit-service", topics={"orders": "DENY"}))
+    space.apply(user("audit-service", NAME, topics={"orders": "DENY"}))
     space.wait_condition(USER, "audit-service", "Ready", reason="Active", timeout_s=IN_FORCE_S)
     new_account_s = time.monotonic() - began
-    audit = _account(space, "audit-service")
+    audit = account_of(space, "audit-service")
     assert "No default permission for topic:orders" in _send_failure(space, audit)
-    space.apply(_user("audit-service", topics={"orders": "PUB"}))
+    space.apply(user("audit-service", NAME, topics={"orders": "PUB"}))
     _wait_observed(space, "audit-service")
     assert _send(space, "permitted", audit) == {"acknowledged": 5, "failed": 0}
     return new_account_s
 
 
-def _user(name: str, *, topics: dict[str, str], groups: dict[str, str] | None = None) -> dict[str, Any]:
-    spec: dict[str, Any] = {"brokerRef": {"name": NAME}, "topics": _permissions(topics)}
-    spec["groups"] = _permissions(groups or {})
-    return {"apiVersion": objects.API_VERSION, "kind": "User", "metadata": {"name": name}, "spec": spec}
-
-
-def _permissions(stated: dict[str, str]) -> list[dict[str, str]]:
-    return [{"name": name, "permission": permission} for name, permission in stated.items()]
-
-
-def _account(space: Space, user: str) -> dict[str, Any]:
-    """Return the options of a client with the account in the User's Secret."""
-    data = space.get("secret", f"{user}-credentials")["data"]
-    texts = {key: base64.b64decode(text).decode() for key, text in data.items()}
-    return {"access_key": texts["accessKey"], "secret_key": texts["secretKey"]}
-
-
 def _delete(space: Space, user: str) -> None:
     """Delete a User, and wait until its account is invalid and its Secret is deleted."""
-    account = _account(space, user)
+    account = account_of(space, user)
     space.kubectl("delete", USER, user, "--wait=true")
     wait_until("the account is deleted", lambda: _is_unknown(space, account), timeout_s=IN_FORCE_S, every_s=2)
     wait_until("the Secret is deleted", lambda: space.find("secret", f"{user}-credentials") is None, timeout_s=30)
 
 
 def _changed(space: Space, former: dict[str, Any]) -> bool:
-    if _account(space, "orders-service") == former:
+    if account_of(space, "orders-service") == former:
         raise NotYetError(space.condition(USER, "orders-service", "Ready").get("message", ""))
     return True
 

@@ -12,6 +12,7 @@ from delaymq.namesrv.queries import ADMIN, QUERIES
 from delaymq.namesrv.table import PROCESSORS
 from delaymq.protocol.bodies import TopicList
 from delaymq.protocol.command import Response, request_command
+from delaymq.protocol.headers import GetBrokerAclConfigResponseHeader
 from delaymq.protocol.second_signature import ConnectionKey, ConnectionSigner, challenge_in, challenge_request
 from delaymq.protocol.signatures import Signer
 from delaymq_testing.namesrv_world import World
@@ -181,3 +182,34 @@ def test_unreadable_rules_at_the_start_refuse_queries(path: Path) -> None:
 def test_setting_without_rules_is_an_error_at_the_start() -> None:
     with pytest.raises(NamesrvError, match="set namesrvAclConfigPath to a file with rules"):
         World(config=NamesrvConfig(kv_config_path="", namesrv_acl_metadata="own"))
+
+
+def test_administrators_read_versions_of_the_rules(world: World, path: Path) -> None:
+    counted = "dataVersion:\n- {counter: 9, timestamp: 7}\n"
+    folder = path.parent / "acl"
+    folder.mkdir()
+    (folder / "users.yml").write_text(f"accounts:\n- {{accessKey: another, secretKey: secret-of-other}}\n{counted}")
+    assert world.server.rules is not None
+    task = world.server.rules.reload_task()
+    task.run()
+    task.finish()
+    (folder / "users.yml").write_text("accounts: [")
+    task = world.server.rules.reload_task()
+    task.run()
+    task.finish()
+    answer = ask(world, 52, "operators")
+    assert answer.code == 0
+    header = GetBrokerAclConfigResponseHeader.from_fields(answer.fields or {})
+    versions = json.loads(header.all_acl_file_version or "")
+    assert versions[str(folder / "users.yml")] == {"counter": 9, "timestamp": 7}, "the rules in force"
+    assert versions[str(path)] == json.loads(header.version)
+
+
+def test_versions_of_the_rules_need_an_administrator_without_the_setting(path: Path) -> None:
+    world = World(config=NamesrvConfig(kv_config_path="", namesrv_acl_config_path=str(path)))
+    assert ask(world, 52, "operators").code == 0
+    assert "Need admin permission" in str(ask(world, 52, "tenant1").remark)
+    assert str(ask(world, 52, None).remark).endswith("request code=52 requires a signature")
+    assert ask(world, 206, None).code == 0
+    without = World(config=NamesrvConfig(kv_config_path=""))
+    assert "this NameServer has no access rules" in str(ask(without, 52, None).remark)

@@ -61,6 +61,12 @@ ONE_SOURCE = "a certificate has exactly one source: set either secretName or gen
 SHORT_CA = "a CA must outlive its certificates by far: use a caValidityDays of at least 6 · validityDays"
 ACCOUNTS = "the accounts come either from Users or from a Secret: set users to true, or set secretName, and not both"
 WRONG_ACCOUNTS: list[Spec] = [{}, {"users": False}, {"users": True, "secretName": "r"}]
+WITH_ACCOUNTS = (
+    "Own requires NameServers with the accounts of this Broker: remove nameServers.addresses, or set "
+    "config.aclMetadata to own, which restricts brokers only"
+)
+SIGNED = "metadata Own requires signatures at the NameServers: remove nameServers, or set it to true"
+OWN: Spec = {"users": True, "metadata": "Own"}
 SECRET_NAME = (
     "a Secret name consists of lower-case letters, digits, - and ., and starts and ends with a letter or digit"
 )
@@ -121,6 +127,13 @@ REFUSED_BROKERS: list[tuple[Spec, str, str]] = [
     ({"tls": {"generate": {"validityDays": 90, "caValidityDays": 539}}}, "spec.tls.generate", SHORT_CA),
     ({"accessControl": {"secretName": "Rules"}}, "spec.accessControl.secretName", SECRET_NAME),
     *(({"accessControl": control}, "spec.accessControl", ACCOUNTS) for control in WRONG_ACCOUNTS),
+    ({"accessControl": OWN | {"nameServers": False}}, "spec.accessControl.nameServers", SIGNED),
+    ({"accessControl": OWN, "nameServers": {"addresses": ["a:1"]}}, "spec.accessControl.metadata", WITH_ACCOUNTS),
+    (
+        {"accessControl": OWN, "config": {"aclMetadata": "own"}},
+        "spec.accessControl.metadata",
+        "it sets aclMetadata: remove config.aclMetadata",
+    ),
     ({"storage": {"size": "ten"}}, "spec.storage.size", "a size is a number above 0 and a unit: use a value like 10Gi"),
     (
         {"storage": {"size": "-1Gi"}},
@@ -216,6 +229,9 @@ ACCEPTED_BROKERS: list[Spec] = [
     {"tls": {"generate": {"validityDays": 397, "caValidityDays": 2382}}},
     {"accessControl": {"users": False, "secretName": "r"}},
     {"accessControl": {"users": True, "nameServers": False}},
+    {"accessControl": OWN},
+    {"accessControl": OWN | {"nameServers": True}, "nameServers": {"replicas": 2}},
+    {"accessControl": {"users": True, "metadata": "Open"}, "config": {"aclMetadata": "own"}},
     {"size": 32, "flush": "Sync", "paused": True, "image": "registry.example:5000/a/b@sha256:0"},
     {"replicasPerGroup": 5, "replication": {"mode": "Async", "minInSync": 5, "failover": "Manual"}},
     {"config": {"fileReservedTime": "168", "regionId": "a=b; c: d\té", "mappedFileSizeCommitLog": "nonsense"}},

@@ -108,6 +108,12 @@ CHANGES: dict[str, tuple[Manifest, Manifest, set[str], set[str]]] = {
         BOTH,
         BOTH,
     ),
+    "accessControl, metadata": (
+        {"accessControl": {"users": True, "nameServers": True}},
+        {"accessControl": {"users": True, "nameServers": True, "metadata": "Own"}},
+        BOTH,
+        BOTH,
+    ),
     "flush": ({}, {"flush": "Sync"}, {BROKERS, CONF}, {BROKERS}),
     "delayLevelConfigRef": ({}, {"delayLevelConfigRef": {"name": "x"}}, set(), set()),
     "config, hot": ({}, {"config": {"fileReservedTime": "9"}}, {CONF}, set()),

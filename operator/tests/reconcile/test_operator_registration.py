@@ -22,7 +22,7 @@ def guarded(size: int = 1, **control: Any) -> FakeWorld:
     world = FakeWorld()
     data = {key: base64.b64encode(text.encode()).decode() for key, text in RULES.items()}
     world.kube.put({"kind": "Secret", "metadata": {"name": "rules", "namespace": NAMESPACE}, "data": data})
-    world.create(size=size, accessControl=ON | control)
+    world.create(size=size, accessControl=control if "users" in control else ON | control)
     world.run(lambda: world.settled)
     return world
 
@@ -104,6 +104,20 @@ def test_pod_mounts_own_account_and_name_servers_mount_rules() -> None:
         "items": [{"key": "namesrv_acl.yml", "path": "acl/namesrv_acl.yml"}],
         "optional": True,
     }
+
+
+@pytest.mark.parametrize(("control", "secret"), [({"secretName": "rules"}, "rules"), ({"users": True}, "demo-users")])
+def test_name_servers_that_restrict_queries_have_the_accounts_of_the_brokers(
+    control: dict[str, Any], secret: str
+) -> None:
+    world = guarded(metadata="Own", **control)
+    server, broker = world.get("Pod", "demo-namesrv-0"), world.get("Pod", "demo-broker-0-0")
+    assert environment(server)["DELAYMQ_NAMESRV_ACL_METADATA"] == "own"
+    assert environment(broker)["DELAYMQ_ACL_METADATA"] == "own"
+    sources = volumes(server)["registration"]["projected"]["sources"]
+    items = [{"key": "plain_acl.yml", "path": "acl/plain_acl.yml"}]
+    assert sources[-1] == {"secret": {"name": secret, "items": items}}
+    assert "optional" not in sources[-1]["secret"]
 
 
 def test_accounts_are_omitted_without_access_control_or_with_external_name_servers() -> None:

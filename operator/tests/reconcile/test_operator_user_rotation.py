@@ -16,10 +16,10 @@ LAGS_MS = {"demo-broker-0-0": 3_000, "demo-broker-1-0": 7_000}
 OVERLAP_S = 14
 
 
-def settled_world(**rotation: Any) -> UsersWorld:
+def settled_world(metadata: str = "Open", **rotation: Any) -> UsersWorld:
     """A Broker whose kubelets and clients are late, and a User in force."""
     world = UsersWorld()
-    world.create(accessControl=CONTROL, size=2)
+    world.create(accessControl=CONTROL | {"metadata": metadata}, size=2)
     world.user(NAME, rotation={"overlap": f"{OVERLAP_S}s"} | rotation)
     world.run(lambda: world.settled and world.ready(NAME) == ("True", "Active"), ticks=200)
     world.brokers.rules.lags_ms, world.client_lag_ms = dict(LAGS_MS), 10_000
@@ -237,3 +237,18 @@ def test_no_request_is_rejected_in_random_histories(seed: int) -> None:
         assert world.refused == []
     world.dies_at = None
     world.run(lambda: world.ready(NAME) == ("True", "Active") and len(keys(world)) == 1, ticks=1_000)
+
+
+def test_name_servers_that_restrict_queries_confirm_the_key() -> None:
+    world = settled_world(metadata="Own")
+    world.brokers.rules.lags_ms = {"demo-namesrv-0": 12_000}
+    old = world.key_of(NAME)
+    world.user(NAME, rotation={"overlap": f"{OVERLAP_S}s", "request": 1})
+    world.idle(6)
+    assert world.key_of(NAME) == old
+    assert world.message(NAME).startswith("Clients receive a new secret key when all brokers and NameServers have it.")
+    assert "demo-namesrv-0 (its kubelet has not delivered the rules yet)" in world.message(NAME)
+    world.run(lambda: rotated(world, old), ticks=400)
+    assert world.refused == []
+    world.run(lambda: world.message(NAME) == "All brokers and NameServers have the account.", ticks=100)
+    assert not world.brokers.rules.accepts("demo-namesrv-0", NAME, old or "")

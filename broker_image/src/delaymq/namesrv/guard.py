@@ -83,13 +83,14 @@ def check(rules: NamesrvRules, channels: Channels, session: NamesrvSession, comm
 def check_query(
     rules: NamesrvRules, channels: Channels, routes: Routes, session: NamesrvSession, command: Command
 ) -> None:
-    """Raise RefusalError unless a query is permitted with `namesrvAclMetadata=own`; call it once per request."""
+    """Raise RefusalError unless a restricted query is permitted; call it once per request."""
     _check_readable(rules)
     name = command.fields.get("brokerName", "")
     if not states_account(command):
         if command.code == RequestCode.QUERY_DATA_VERSION and _may_be_unsigned(rules, session, name):
             return
-        text = f"No accessKey is configured: request code={command.code} requires a signature (namesrvAclMetadata=own)"
+        text = f"No accessKey is configured: request code={command.code} requires a signature"
+        text += "" if command.code in queries.OF_RULES else " (namesrvAclMetadata=own)"
         raise RefusalError("unsigned", text)
     account = _account(rules, command)
     _check_signature(channels, session, account, command)

@@ -108,8 +108,11 @@ class NameServer:
 
     def _restricts(self, command: Command) -> bool:
         from delaymq.namesrv.guard import GUARDED
+        from delaymq.namesrv.queries import OF_RULES
 
-        return self.config.namesrv_acl_metadata == OWN_METADATA and command.code not in GUARDED
+        if command.code in GUARDED:
+            return False
+        return self.config.namesrv_acl_metadata == OWN_METADATA or command.code in OF_RULES
 
     def refuse(self, session: NamesrvSession, command: Command, reason: str, error: RequestError) -> Response:
         """Count a rejection and return its response."""

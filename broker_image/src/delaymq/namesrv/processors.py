@@ -10,6 +10,8 @@ import logging
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
 from delaymq.blocking_steps import BlockingSteps
 from delaymq.config import ConfigError, to_properties_text
 from delaymq.config.running import ForbiddenKeyError
@@ -24,6 +26,7 @@ from delaymq.protocol.headers import (
     AddWritePermOfBrokerResponseHeader,
     DeleteKVConfigRequestHeader,
     DeleteTopicFromNamesrvRequestHeader,
+    GetBrokerAclConfigResponseHeader,
     GetKVConfigRequestHeader,
     GetKVConfigResponseHeader,
     GetKVListByNamespaceRequestHeader,
@@ -62,6 +65,28 @@ def add_write_permission(server: NameServer, session: NamesrvSession, command: C
     header = AddWritePermOfBrokerRequestHeader.from_fields(command.fields)
     count = server.routes.add_write_permission(header.broker_name)
     return Response(fields=AddWritePermOfBrokerResponseHeader(count).to_fields())
+
+
+# Access rules
+
+
+def rule_versions(server: NameServer, session: NamesrvSession, command: Command) -> Response:
+    """52: return the version of each rule file in effect, in the form of a broker's response.
+
+    RocketMQ's NameServer does not have this request.
+    """
+    if server.rules is None:
+        text = "this NameServer has no access rules: set namesrvAclConfigPath to a rule file"
+        raise RequestError(ResponseCode.SYSTEM_ERROR, text)
+    versions = server.rules.versions()
+    header = GetBrokerAclConfigResponseHeader(
+        version=msgspec.json.encode(versions[str(server.rules.path)]).decode(),
+        broker_name="",
+        broker_addr="",
+        cluster_name="",
+        all_acl_file_version=msgspec.json.encode(versions).decode(),
+    )
+    return Response(fields=header.to_fields())
 
 
 # Routes and lists

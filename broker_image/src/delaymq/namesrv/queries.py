@@ -3,7 +3,7 @@
 All queries need a signature. Routes need a permission for the topic, lists are reduced to permitted topics by their
 processors, and settings need an administrator. Names and addresses of brokers and clusters are shown to all accounts,
 because routes contain them and tools need them. Brokers query their registration (322) with the account, or from the
-networks, with which they register.
+networks, with which they register. Versions of the rules need an administrator without this setting, too.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ BROKER: Final = "broker"
 """The account of the broker's name, or an administrator."""
 ADMIN: Final = "admin"
 QUERIES: Final[Mapping[int, str]] = {
+    RequestCode.GET_BROKER_CLUSTER_ACL_INFO: ADMIN,
     RequestCode.GET_KV_CONFIG: ADMIN,
     RequestCode.GET_ROUTEINFO_BY_TOPIC: TOPIC,
     RequestCode.GET_BROKER_CLUSTER_INFO: ACCOUNT,
@@ -45,6 +46,8 @@ QUERIES: Final[Mapping[int, str]] = {
     RequestCode.QUERY_DATA_VERSION: BROKER,
 }
 """Request codes that return data, with their requirements. A code in neither this table nor GUARDED needs ADMIN."""
+OF_RULES: Final = frozenset({RequestCode.GET_BROKER_CLUSTER_ACL_INFO})
+"""Queries about the rules, which are restricted even with `namesrvAclMetadata=open`."""
 FOR_ALL: Final = frozenset({TRACE_TOPIC, AUTO_CREATE_TOPIC})
 """Topics whose routes clients of every account need: for traces, and before the first message to a new topic."""
 _SHOWN_CHARACTERS: Final = 128

@@ -141,6 +141,10 @@ class NamesrvRules:
         """Files whose current content is not in effect, with the reasons."""
         return [f"{state.path}: {state.problem}" for state in self._states.values() if state.problem]
 
+    def versions(self) -> dict[str, dict[str, int]]:
+        """Return RocketMQ's dataVersion of each file in effect, by path."""
+        return {str(path): state.file.version.json() for path, state in self._states.items()}
+
     def reload_task(self) -> ReloadTask:
         """Return a task that checks for changed files: `run` in a thread, `finish` on the loop."""
         return ReloadTask(self, self._states)

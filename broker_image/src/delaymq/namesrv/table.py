@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from delaymq.namesrv.nameserver import Processor
 
 PROCESSORS: Final[dict[int, Processor]] = {
+    RequestCode.GET_BROKER_CLUSTER_ACL_INFO: do.rule_versions,
     RequestCode.PUT_KV_CONFIG: do.put_kv,
     RequestCode.GET_KV_CONFIG: do.get_kv,
     RequestCode.DELETE_KV_CONFIG: do.delete_kv,

@@ -2,13 +2,15 @@
 
 Everything of a tenant has a name that begins with the tenant's word. For each request with such a name, there is a twin
 with a name of the same length that does not exist. The responses must be the same, except for the names themselves.
+
+The tests of clusters use this module in a pod, where only the packages of DelayMQ are installed.
 """
 
 from __future__ import annotations
 
 import re
 import string
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,6 +32,8 @@ from delaymq_testing.running_server import BROKER_FIELDS, CONNECT_TIMEOUT_MS, HO
 
 ALPHA, BRAVO, NOBODY = "alpha", "bravo", "omega"
 """The tenant whose names are to be hidden, the tenant that sends the requests, and names that do not exist."""
+CLUSTER, BROKER = "market", "market-0"
+"""Names that a Broker `market` has on Kubernetes."""
 SHARED: Final = "Shared"
 """A topic that both tenants may use, each as its own groups."""
 ADMIN: Final = "operators"
@@ -50,7 +54,7 @@ RULES = "accounts:\n" + "".join(
 )
 RULES += f"""\
 - {{accessKey: {ADMIN}, secretKey: {ADMIN}-secret, admin: true}}
-- {{accessKey: {REGISTRAR}, secretKey: {REGISTRAR}-secret, brokerNames: [broker-a]}}
+- {{accessKey: {REGISTRAR}, secretKey: {REGISTRAR}-secret, brokerNames: [{BROKER}]}}
 """
 
 
@@ -70,17 +74,20 @@ class Tenant:
 class Signed:
     """A connection on which an account signs its requests. It responds to requests with its account's key."""
 
-    def __init__(self, connection: RemotingConnection, key: str) -> None:
-        self._connection, self._key, self._signer = connection, key, Signer(f"{key}-secret")
+    def __init__(self, connection: RemotingConnection, key: str, secret: str) -> None:
+        self._connection, self._key, self._signer = connection, key, Signer(secret)
 
     @classmethod
-    async def connect(cls, port: int, key: str) -> Signed:
+    async def connect(cls, port: int, key: str, *, host: str = HOST, secret: str = "") -> Signed:
+        """Connect to a broker or NameServer. The secret key is KEY-secret by default."""
+
         def respond(connection: RemotingConnection, commands: list[Command]) -> None:
             for command in commands:
                 if not command.is_oneway:
                     connection.send(encode_response(command, Response(body=b"said by " + key.encode())))
 
-        return cls(await connect(HOST, port, respond, timeout_ms=CONNECT_TIMEOUT_MS), key)
+        connection = await connect(host, port, respond, timeout_ms=CONNECT_TIMEOUT_MS)
+        return cls(connection, key, secret or f"{key}-secret")
 
     async def ask(self, command: Command) -> Command:
         self._signer.sign(command, self._key)
@@ -92,6 +99,10 @@ class Signed:
         return answer
 
 
+Ask = Callable[[Command], Awaitable[Command]]
+"""Sends a request, and returns its response, whose code is 0."""
+
+
 @asynccontextmanager
 async def tenants(path: Path, *, metadata: str) -> AsyncIterator[tuple[Standalone, dict[str, Tenant]]]:
     """Both servers with one rule file, and both tenants with topics, groups, messages and clients."""
@@ -99,7 +110,8 @@ async def tenants(path: Path, *, metadata: str) -> AsyncIterator[tuple[Standalon
     rules.write_text(RULES)
     account.write_text(f"accessKey: {REGISTRAR}\nsecretKey: {REGISTRAR}-secret\n")
     access: dict[str, Any] = {"acl_enable": True, "acl_config_path": str(rules), "acl_metadata": metadata}
-    config = broker_config(path / "store", **BROKER_FIELDS, **access, namesrv_account_file=str(account))
+    names = {"broker_name": BROKER, "broker_cluster_name": CLUSTER}
+    config = broker_config(path / "store", **BROKER_FIELDS, **names, **access, namesrv_account_file=str(account))
     namesrv = NamesrvConfig(
         listen_port=0, kv_config_path="", namesrv_acl_config_path=str(rules), namesrv_acl_metadata=metadata
     )
@@ -107,19 +119,23 @@ async def tenants(path: Path, *, metadata: str) -> AsyncIterator[tuple[Standalon
     await server.start(http=False)
     try:
         await until(lambda: server.broker.registration.is_registered)
-        yield server, {word: await _settled(server, word) for word in (ALPHA, BRAVO)}
+        of_broker = await Signed.connect(server.broker.port, ADMIN)
+        of_namesrv = await Signed.connect(server.namesrv.port, ADMIN)
+        both = {}
+        for word in (ALPHA, BRAVO):
+            client = await Signed.connect(server.broker.port, f"{word}-account")
+            both[word] = await settled(word, client, of_broker.done, of_namesrv.done)
+        yield server, both
     finally:
         await server.stop()
 
 
-async def _settled(server: Standalone, word: str) -> Tenant:
-    """Create what a tenant has, as its own clients and an administrator do."""
+async def settled(word: str, client: Signed, of_broker: Ask, of_namesrv: Ask) -> Tenant:
+    """Create what a tenant has, as its own clients and an administrator of the broker and the NameServer do."""
     tenant = Tenant(word)
-    operator = await Signed.connect(server.broker.port, ADMIN)
-    client = await Signed.connect(server.broker.port, tenant.key)
     for topic, perm in ((f"{word}Orders", "6"), (f"{word}Inherit", "7"), (SHARED, "6")):
         fields = {"topic": topic, "defaultTopic": "TBW102", "readQueueNums": "1", "writeQueueNums": "1", "perm": perm}
-        await operator.done(request_command(17, fields | {"topicFilterType": "SINGLE_TAG", "order": "false"}))
+        await of_broker(request_command(17, fields | {"topicFilterType": "SINGLE_TAG", "order": "false"}))
     await client.done(request_command(34, {}, heartbeat(word, f"{word}Readers", f"{word}Orders", SHARED)))
     await client.done(send(f"{word}Orders", b"x" * 2_000))
     found = await client.done(send(f"{word}Orders", KEYS=f"{word}Key", TAGS=f"{word}Tag", UNIQ_KEY=f"{word}Id"))
@@ -135,10 +151,9 @@ async def _settled(server: Standalone, word: str) -> Tenant:
     back = {"offset": str(offset), "group": f"{word}Readers", "delayLevel": "0"}
     await client.done(request_command(36, back))
     await client.done(request_command(41, {}, lock(f"{word}-client", f"{word}Readers", f"{word}Orders")))
-    named = await Signed.connect(server.namesrv.port, ADMIN)
     order = {"namespace": "ORDER_TOPIC_CONFIG", "key": f"{word}Orders", "value": f"{word}:4"}
-    await named.done(request_command(100, order))
-    await named.done(request_command(100, order | {"namespace": f"{word}Space"}))
+    await of_namesrv(request_command(100, order))
+    await of_namesrv(request_command(100, order | {"namespace": f"{word}Space"}))
     tenant.slots = slots_of(word, offset, found.fields["msgId"])
     return tenant
 
@@ -152,7 +167,7 @@ def slots_of(word: str, offset: int, message_id: str) -> dict[str, str]:
         "account": f"{word}-account",
         "offset": str(offset),
         "message": message_id,
-        "handle": recall_handle(f"{word}Orders", "broker-a", 1_900_000_000_000, f"{word}Pending"),
+        "handle": recall_handle(f"{word}Orders", BROKER, 1_900_000_000_000, f"{word}Pending"),
     }
 
 
@@ -179,7 +194,7 @@ def heartbeat(word: str, group: str, *topics: str) -> bytes:
 
 def lock(client: str, group: str, topic: str) -> bytes:
     """Body of 41 and 42."""
-    queue = {"brokerName": "broker-a", "queueId": 0, "topic": topic}
+    queue = {"brokerName": BROKER, "queueId": 0, "topic": topic}
     return msgspec.json.encode({"clientId": client, "consumerGroup": group, "mqSet": [queue]})
 
 
@@ -188,7 +203,7 @@ def lock(client: str, group: str, topic: str) -> bytes:
 _SUBSCRIBED: Final = '{{"topic":"{Orders}","subString":"a > 5","expressionType":"SQL92","subVersion":1}}'
 _LOCK: Final = (
     '{{"clientId":"{client}","consumerGroup":"{Readers}","mqSet":'
-    '[{{"brokerName":"broker-a","queueId":0,"topic":"{Orders}"}}]}}'
+    '[{{"brokerName":"market-0","queueId":0,"topic":"{Orders}"}}]}}'
 )
 _BODIES: Final[Mapping[int, str]] = {
     25: "maxMessageSize=65536\n",
@@ -213,8 +228,8 @@ _FIELDS: Final[Mapping[str, str]] = {
     **dict.fromkeys(("msgId", "originMsgId", "offsetMsgId"), "{message}"),
     **dict.fromkeys(("properties", "i"), "KEYS\1{Key}"),
     **dict.fromkeys(("defaultTopic", "c"), "TBW102"),
-    **dict.fromkeys(("brokerName",), "broker-a"),
-    **dict.fromkeys(("cluster", "clusterName"), "DefaultCluster"),
+    **dict.fromkeys(("brokerName",), BROKER),
+    **dict.fromkeys(("cluster", "clusterName"), CLUSTER),
     "filterGroups": "",
     "accessKey": "{account}",
     "secretKey": "{account}-secret",
@@ -243,7 +258,7 @@ _LEFT_OUT: Final = frozenset(
 )
 _SHARED_TOPICS: Final = (
     *("RMQ_SYS_TRACE_TOPIC", "SCHEDULE_TOPIC_XXXX", "rmq_sys_wheel_timer", "RMQ_SYS_TRANS_HALF_TOPIC", "TBW102"),
-    *("RMQ_SYS_TRANS_OP_HALF_TOPIC", "rmq_sys_delaymq_marks", "DefaultCluster_REPLY_TOPIC", "OFFSET_MOVED_EVENT"),
+    *("RMQ_SYS_TRANS_OP_HALF_TOPIC", "rmq_sys_delaymq_marks", f"{CLUSTER}_REPLY_TOPIC", "OFFSET_MOVED_EVENT"),
 )
 _TOPICS: Final = ("%RETRY%{Readers}", "%DLQ%{Readers}", "{New}", SHARED, *_SHARED_TOPICS)
 _PROPERTIES: Final = (
@@ -264,7 +279,7 @@ _STATISTICS: Final = (
     ("GROUP_GET_FALL_TIME", "0@{Orders}@{Readers}"),
     ("TOPIC_PUT_SIZE", "SCHEDULE_TOPIC_XXXX"),
     ("QUEUE_PUT_NUMS", "SCHEDULE_TOPIC_XXXX@18"),
-    ("BROKER_PUT_NUMS", "DefaultCluster"),
+    ("BROKER_PUT_NUMS", CLUSTER),
 )
 
 
@@ -387,3 +402,17 @@ class Checker:
         answer = await self.asking.ask(template.request({**self.bravo.slots, **names}))
         self.refused += "AclException" in (answer.remark or "")
         return content(answer)
+
+
+async def check_codes(
+    asking: Signed, alpha: Tenant, bravo: Tenant, codes: Iterable[int]
+) -> tuple[int, dict[int, list[str]]]:
+    """Check the requests of these codes; return their number, and the differences by code."""
+    requests, found = 0, {}
+    for code in sorted(codes, key=lambda code: (code in STORING, code)):
+        checker = Checker(asking, alpha, bravo)
+        await checker.check(code)
+        requests += checker.requests
+        if checker.found:
+            found[code] = checker.found
+    return requests, found

@@ -20,6 +20,7 @@ from delaymq.protocol.bodies import (
     TopicConfig,
     decode_settings,
 )
+from delaymq_testing.accounts.two_tenants import BROKER
 from delaymq_testing.accounts.two_tenants import RULES as SHARED_RULES
 from delaymq_testing.broker.guarded import MISSING, RULES, Guarded
 from delaymq_testing.broker.harness import FakeSession, Harness, broker_config, send_fields
@@ -134,5 +135,5 @@ def test_keys_of_name_servers_survive_a_write_without_a_warning() -> None:
     assert file.notes == ()
     written = to_text(file)
     assert parse(written, 0).others == file.others == (("unsignedBrokers", ("10.1.0.0/16",)),)
-    assert ("brokerNames", ("broker-a",)) in [pair for each in file.accounts for pair in each.entry.others]
-    assert '"brokerNames":\n  - "broker-a"' in written
+    assert ("brokerNames", (BROKER,)) in [pair for each in file.accounts for pair in each.entry.others]
+    assert f'"brokerNames":\n  - "{BROKER}"' in written

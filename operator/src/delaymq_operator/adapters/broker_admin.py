@@ -161,7 +161,9 @@ class HttpBrokerAdmin:
             await admin.update_broker_config(address, dict(settings))
 
     async def rule_versions(self, endpoint: Endpoint) -> Mapping[str, int]:
-        """Return the version of the rules in force, by the path of each rule file on the broker (request code 52)."""
+        """Return the version of the rules in force, by the path of each rule file on the broker or NameServer (request
+        code 52).
+        """
         address = _address(endpoint.host, endpoint.broker_port)
         async with self._admin(address, account=endpoint.account, tls=endpoint.tls) as admin:
             return {path: each.counter for path, each in (await admin.access_versions(address)).items()}
@@ -198,9 +200,11 @@ class HttpBrokerAdmin:
         async with self._admin(*addresses, name_servers=addresses, account=account, tls=tls) as admin:
             await admin.delete_route(topic, cluster=cluster)
 
-    async def orders(self, address: str, *, tls: ServerTrust | None = None) -> Mapping[str, str]:
+    async def orders(
+        self, address: str, *, account: AdminAccount | None = None, tls: ServerTrust | None = None
+    ) -> Mapping[str, str]:
         """Return the order configurations of a NameServer: topic → text."""
-        async with self._admin(address, tls=tls) as admin:
+        async with self._admin(address, account=account, tls=tls) as admin:
             return await admin.orders(address)
 
     async def put_order(

@@ -148,10 +148,14 @@ class AccessControl(ApiStruct, frozen=True, kw_only=True):
     """Secret with plain_acl.yml, and with the accessKey and secretKey of an administrator for the operator."""
     name_servers: bool | None = None
     """Whether the Broker's NameServers require signatures; None: according to its version of the defaults."""
+    metadata: Literal["Open", "Own"] = "Open"
+    """Whether accounts see all topics and groups, or only their own; with Own, NameServers require signatures."""
 
     def __post_init__(self) -> None:
         if self.users is (self.secret_name is not None):
             raise ValueError("set either users or secretName")
+        if self.metadata == "Own" and self.name_servers is False:
+            raise ValueError("metadata Own requires signatures at the NameServers: remove nameServers, or set it true")
 
 
 class Replication(ApiStruct, frozen=True, kw_only=True):
@@ -234,6 +238,11 @@ class Broker(Resource, frozen=True, kw_only=True):
         return self.spec.access_control is not None and self.spec.access_control.users
 
     @property
+    def hides_metadata(self) -> bool:
+        """Whether brokers and NameServers show each account only its own topics and groups."""
+        return self.spec.access_control is not None and self.spec.access_control.metadata == "Own"
+
+    @property
     def restart_annotation(self) -> str:
         """Value of the annotation; a change restarts all pods."""
         return self.annotations.get(RESTART_ANNOTATION, "")
@@ -263,7 +272,20 @@ def parse_broker(body: Mapping[str, Any]) -> Broker:
     """Return a Broker from its body. SpecError if its spec is invalid."""
     spec = spec_of("Broker", body, BrokerSpec)
     _check_config(spec.config)
+    _check_metadata(spec)
     return Broker(spec=spec, status=status_of(body, BrokerStatus), **metadata_of("Broker", body))
+
+
+def _check_metadata(spec: BrokerSpec) -> None:
+    if spec.access_control is None or spec.access_control.metadata == "Open":
+        return
+    if spec.name_servers.addresses:
+        raise SpecError(
+            "spec.accessControl.metadata: Own requires NameServers with the accounts of this Broker: remove"
+            " spec.nameServers.addresses, or set spec.config.aclMetadata to own, which restricts brokers only"
+        )
+    if "aclMetadata" in spec.config:
+        raise SpecError("spec.config.aclMetadata is set by spec.accessControl.metadata: remove the key")
 
 
 def _check_config(config: Mapping[str, str]) -> None:

@@ -6,6 +6,7 @@ manifests: a newer operator version with other manifests restarts nothing.
 
 from delaymq_operator.manifests.accounts.access import RULES_KEY, RULES_PATH, keeps_plain_administrators
 from delaymq_operator.manifests.accounts.registration import (
+    NAMES_ACCOUNTS_PATH,
     REGISTRATION_VOLUME,
     Registrations,
     read_registrations,
@@ -56,6 +57,7 @@ from delaymq_operator.manifests.services import (
 )
 
 __all__ = [
+    "NAMES_ACCOUNTS_PATH",
     "REGISTRATION_VOLUME",
     "RULES_KEY",
     "RULES_PATH",

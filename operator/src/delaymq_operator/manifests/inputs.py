@@ -13,6 +13,7 @@ import msgspec
 
 from delaymq_operator.api.broker import Broker, ResourceRequirements
 from delaymq_operator.api.names import OWN_LABELS
+from delaymq_operator.manifests.accounts.access import OWN_METADATA
 from delaymq_operator.manifests.accounts.registration import has_names_rules
 from delaymq_operator.manifests.config import cold_keys
 from delaymq_operator.manifests.context import Context
@@ -39,6 +40,7 @@ def broker_inputs(broker: Broker, context: Context, group: int, advertised_addre
         "registration": "signed" if _rules(broker) else "",
         "replication": replication_inputs(broker, members),
         "accessControl": broker.rules_secret or "",
+        "metadata": _metadata(broker),
     }
     return _hash(said)
 
@@ -46,6 +48,7 @@ def broker_inputs(broker: Broker, context: Context, group: int, advertised_addre
 def name_server_inputs(broker: Broker) -> str:
     """Return the hash for the pods of the NameServers."""
     said = {"resources": _resources(broker.spec.name_servers.resources), "rules": _rules(broker)}
+    said["metadata"] = _metadata(broker)
     return _hash(_of_all_pods(broker) | said)
 
 
@@ -76,10 +79,14 @@ def _certificate(broker: Broker) -> str:
 
 
 def _rules(broker: Broker) -> str:
-    """Return the Secret with accounts that users add to the NameServers' rules, or that of Users, which contains none;
-    empty: there are no rules.
+    """Return the Secret with accounts that users add to the NameServers' rules, or that of Users; empty: there are no
+    rules.
     """
     return broker.rules_secret or "" if has_names_rules(broker) else ""
+
+
+def _metadata(broker: Broker) -> str:
+    return OWN_METADATA if broker.hides_metadata else ""
 
 
 def _resources(resources: ResourceRequirements) -> dict[str, Any]:

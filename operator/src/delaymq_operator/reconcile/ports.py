@@ -171,8 +171,8 @@ class BrokerAdmin(Protocol):
         """Change settings of a running broker (request code 25)."""
 
     async def rule_versions(self, endpoint: Endpoint) -> Mapping[str, int]:
-        """Return the version of the rules in force, by the path of each rule file on the broker: the counter of its
-        dataVersion.
+        """Return the version of the rules in force, by the path of each rule file on the broker or NameServer: the
+        counter of its dataVersion.
         """
 
     async def topics(self, endpoint: Endpoint) -> dict[str, TopicConfig]:
@@ -208,7 +208,9 @@ class BrokerAdmin(Protocol):
         External NameServers may have other clusters with a topic of that name.
         """
 
-    async def orders(self, address: str, *, tls: ServerTrust | None = None) -> Mapping[str, str]:
+    async def orders(
+        self, address: str, *, account: AdminAccount | None = None, tls: ServerTrust | None = None
+    ) -> Mapping[str, str]:
         """Return the order configurations of a NameServer (219, ORDER_TOPIC_CONFIG): topic → text."""
 
     async def put_order(

@@ -13,6 +13,7 @@ from delaymq.api_types.delay import Correction, Delay, DelayLevel, TimedMessages
 from delaymq.api_types.delay_settings import TopicDelays, TopicDelaySettings
 from delaymq.api_types.replication import Replication
 from delaymq.config import BrokerConfig, build, parse_properties_text, to_properties_text
+from delaymq_operator.api.names import COMPONENT_LABEL, NAMESRV_PORT
 from delaymq_operator.reconcile.errors import BrokerRefused, BrokerUnreachable
 from delaymq_operator.reconcile.ports import AdminAccount, Endpoint, ServerTrust, TopicConfig
 from msgspec.structs import replace
@@ -92,7 +93,7 @@ class FakeBrokers:
             name = body["metadata"]["name"]
             if (body.get("status") or {}).get("phase") == "Running" and name not in self.running:
                 self.running[name] = self._start(body)
-        self.rules.tick(self.running)
+        self.rules.tick([*self.running, *self._name_servers()])
         self.groups.tick()
         now_ms = self.clock()
         for broker in self.running.values():
@@ -141,8 +142,20 @@ class FakeBrokers:
         raise BrokerUnreachable(endpoint.host, "no response within 5 s")
 
     async def rule_versions(self, endpoint: Endpoint) -> Mapping[str, int]:
+        for name, address in self._name_servers().items():
+            if endpoint.host == address and name not in self.mute:
+                assert endpoint.broker_port == NAMESRV_PORT
+                return self.rules.versions(name, endpoint.account)
         name, _ = self._find(endpoint)
         return self.rules.versions(name, endpoint.account)
+
+    def _name_servers(self) -> dict[str, str]:
+        """Return the addresses of running NameServers by pod."""
+        return {
+            body["metadata"]["name"]: body["status"]["podIP"]
+            for body in self.kube.select("Pod", self.namespace, {COMPONENT_LABEL: "namesrv"})
+            if (body.get("status") or {}).get("phase") == "Running"
+        }
 
     async def info(self, endpoint: Endpoint) -> About:
         _, broker = self._find(endpoint)
@@ -258,7 +271,9 @@ class FakeBrokers:
     ) -> None:
         raise AssertionError("topics are not the Broker's")
 
-    async def orders(self, address: str, *, tls: ServerTrust | None = None) -> Mapping[str, str]:
+    async def orders(
+        self, address: str, *, account: AdminAccount | None = None, tls: ServerTrust | None = None
+    ) -> Mapping[str, str]:
         raise AssertionError("not asked for a Broker")
 
     async def put_order(

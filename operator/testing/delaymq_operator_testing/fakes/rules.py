@@ -1,4 +1,6 @@
-"""Rule files in the pods of in-memory brokers: kubelets deliver a changed Secret later, each at its own time."""
+"""Rule files in the pods of in-memory brokers and NameServers: kubelets deliver a changed Secret later, each at its own
+time.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +9,9 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
 from delaymq.access.plain_acl import AclFile, parse
-from delaymq_operator.api.names import INSTANCE_LABEL, users_secret
-from delaymq_operator.manifests import RULES_KEY, RULES_PATH
+from delaymq.namesrv.rules import parse as names_file
+from delaymq_operator.api.names import COMPONENT_LABEL, INSTANCE_LABEL, registration_secret, users_secret
+from delaymq_operator.manifests import NAMES_ACCOUNTS_PATH, RULES_KEY, RULES_PATH
 from delaymq_operator.reconcile.errors import BrokerRefused
 from delaymq_operator.reconcile.ports import AdminAccount
 
@@ -55,9 +58,17 @@ class FakeRules:
         """Return the response to the operator's request for the versions."""
         if pod not in self.in_force:
             raise BrokerRefused(pod, "1", "access control is off on this broker")
-        if account is None or not self.accepts(pod, account.access_key, account.secret_key):
+        labels = self.kube.objects["Pod", self.namespace, pod]["metadata"]["labels"]
+        is_broker = labels[COMPONENT_LABEL] == "broker"
+        administrators = self.in_force[pod] if is_broker else self._registrations(labels[INSTANCE_LABEL])
+        known = administrators.account(account.access_key) if account is not None else None
+        if account is None or known is None or account.secret_key not in known.entry.secret_keys:
             raise BrokerRefused(pod, "1", "Check signature failed")
-        return {RULES_PATH: self.in_force[pod].version.counter}
+        return {RULES_PATH if is_broker else NAMES_ACCOUNTS_PATH: self.in_force[pod].version.counter}
+
+    def _registrations(self, instance: str) -> AclFile:
+        data = self.kube.objects["Secret", self.namespace, registration_secret(instance)]["data"]
+        return names_file(base64.b64decode(data["namesrv_acl.yml"]).decode(), 0)
 
     def _deliver(self, pod: str, text: str) -> None:
         self._texts[pod] = text
@@ -69,6 +80,10 @@ class FakeRules:
         """Return the rules that result from Users, if a pod mounts them."""
         body = self.kube.objects["Pod", self.namespace, pod]
         name = users_secret(body["metadata"]["labels"][INSTANCE_LABEL])
-        mounted = [each.get("secret", {}).get("secretName") for each in body["spec"].get("volumes") or []]
+        mounted = set()
+        for volume in body["spec"].get("volumes") or []:
+            mounted.add(volume.get("secret", {}).get("secretName"))
+            sources = volume.get("projected", {}).get("sources", [])
+            mounted |= {each["secret"]["name"] for each in sources if "secret" in each}
         secret = self.kube.objects.get(("Secret", self.namespace, name)) if name in mounted else None
         return None if secret is None else base64.b64decode(secret["data"][RULES_KEY]).decode()

@@ -226,7 +226,9 @@ class MemoryBrokers:
         if endpoint.token != self.token:
             raise BrokerRefused(endpoint.host, "unauthorized", "the token is missing or wrong")
 
-    async def orders(self, address: str, *, tls: ServerTrust | None = None) -> Mapping[str, str]:
+    async def orders(
+        self, address: str, *, account: AdminAccount | None = None, tls: ServerTrust | None = None
+    ) -> Mapping[str, str]:
         self._at("orders", address)
         self.trusts[address] = tls
         return dict(self.orders_by_address.get(address, {}))

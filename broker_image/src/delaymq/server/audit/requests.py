@@ -172,6 +172,7 @@ BROKER_OTHERS: Final[Mapping[int, str]] = {
 
 NAMESRV_OTHERS: Final[Mapping[int, str]] = dict.fromkeys(
     (
+        RequestCode.GET_BROKER_CLUSTER_ACL_INFO,
         RequestCode.GET_KV_CONFIG,
         RequestCode.GET_ROUTEINFO_BY_TOPIC,
         RequestCode.GET_BROKER_CLUSTER_INFO,

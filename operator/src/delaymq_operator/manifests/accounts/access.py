@@ -15,6 +15,8 @@ from delaymq_operator.manifests.secret_files import SecretFiles
 ACCESS_PATH: Final = "/etc/delaymq-access"
 RULES_KEY: Final = "plain_acl.yml"
 RULES_PATH: Final = f"{ACCESS_PATH}/{RULES_KEY}"
+OWN_METADATA: Final = "own"
+"""Value of aclMetadata and namesrvAclMetadata."""
 ENABLED: Final = "DELAYMQ_ACL_ENABLE"
 ADMIN_NEEDS_TLS: Final = "DELAYMQ_ACL_ADMIN_NEEDS_TLS"
 _FILES: Final = SecretFiles(volume="access", path=ACCESS_PATH, keys=(RULES_KEY,))
@@ -28,6 +30,8 @@ def access_environment(broker: Broker, admin_needs_tls: bool) -> dict[str, str]:
     if broker.spec.access_control is None:
         return {}
     found = {ENABLED: "true", "DELAYMQ_ACL_CONFIG_PATH": RULES_PATH}
+    if broker.hides_metadata:
+        found["DELAYMQ_ACL_METADATA"] = OWN_METADATA
     if admin_needs_tls and broker.spec.tls is not None and "aclAdminNeedsTls" not in broker.spec.config:
         found[ADMIN_NEEDS_TLS] = "true"
     return found

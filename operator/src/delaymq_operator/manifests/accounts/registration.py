@@ -16,6 +16,7 @@ from typing import Final
 
 from delaymq_operator.api import names
 from delaymq_operator.api.broker import Broker
+from delaymq_operator.manifests.accounts.access import OWN_METADATA, RULES_KEY
 from delaymq_operator.manifests.metadata import Manifest, new_object, secret_data
 
 REGISTRATION_PATH: Final = "/etc/delaymq-registration"
@@ -24,6 +25,10 @@ STATE_KEY: Final = "state.json"
 ACCOUNT_FILE: Final = "account.yml"
 NAMES_RULES_KEY: Final = "namesrv_acl.yml"
 """Key in the operator's Secret and, for accounts added by users, in the user's Secret."""
+_FOLDER: Final = "acl"
+"""Folder next to a NameServer's rule file, from which it reads further rule files."""
+NAMES_ACCOUNTS_PATH: Final = f"{REGISTRATION_PATH}/{_FOLDER}/{RULES_KEY}"
+"""The brokers' rules in a NameServer's pod."""
 _ADMINISTRATOR: Final = "operator"
 
 
@@ -52,7 +57,7 @@ _SECOND: Final = "  requireSecondSignature: true"
 def has_names_rules(broker: Broker) -> bool:
     """Return whether the operator's NameServers require signatures."""
     control = broker.spec.access_control
-    return registers(broker) and control is not None and bool(control.name_servers)
+    return registers(broker) and control is not None and (bool(control.name_servers) or broker.hides_metadata)
 
 
 def registration_secret(broker: Broker, kept: Registrations, unsigned: Collection[int]) -> Manifest:
@@ -145,13 +150,15 @@ def registration_mounts(broker: Broker, *, wanted: bool) -> list[Manifest]:
 
 def rules_environment(broker: Broker) -> dict[str, str]:
     """Return a NameServer's variables with the location of its rules."""
-    path = f"{REGISTRATION_PATH}/{NAMES_RULES_KEY}"
-    return {"DELAYMQ_NAMESRV_ACL_CONFIG_PATH": path} if has_names_rules(broker) else {}
+    if not has_names_rules(broker):
+        return {}
+    found = {"DELAYMQ_NAMESRV_ACL_CONFIG_PATH": f"{REGISTRATION_PATH}/{NAMES_RULES_KEY}"}
+    return found | ({"DELAYMQ_NAMESRV_ACL_METADATA": OWN_METADATA} if broker.hides_metadata else {})
 
 
 def rules_volumes(broker: Broker) -> list[Manifest]:
-    """Return a NameServer's volumes: the operator's rules, and those of the user's Secret in a directory next to
-    them.
+    """Return a NameServer's volumes: the operator's rules, and in a directory next to them, those of the user's Secret
+    for NameServers and, if queries need accounts, the rules of the brokers, without which it does not start.
     """
     control = broker.spec.access_control
     if control is None or not has_names_rules(broker):
@@ -162,7 +169,10 @@ def rules_volumes(broker: Broker) -> list[Manifest]:
     }
     sources: list[Manifest] = [{"secret": own}]
     if control.secret_name is not None:
-        items = [{"key": NAMES_RULES_KEY, "path": f"acl/{NAMES_RULES_KEY}"}]
+        items = [{"key": NAMES_RULES_KEY, "path": f"{_FOLDER}/{NAMES_RULES_KEY}"}]
         sources.append({"secret": {"name": control.secret_name, "items": items, "optional": True}})
+    if broker.hides_metadata:
+        items = [{"key": RULES_KEY, "path": f"{_FOLDER}/{RULES_KEY}"}]
+        sources.append({"secret": {"name": broker.rules_secret, "items": items}})
     projected = {"defaultMode": 0o440, "sources": sources}
     return [{"name": REGISTRATION_VOLUME, "projected": projected}]

@@ -36,9 +36,10 @@ async def _ensure(
     queues: Mapping[str, int],
 ) -> str | None:
     async def read_orders() -> dict[str, str]:
-        return dict(await ctx.admin.orders(address, tls=trust))
+        return dict(await ctx.admin.orders(address, account=account, tls=trust))
 
     trust = await name_server_trust(address, broker, ctx)
+    account = await name_server_account(broker, ctx)
     answer = answers.orders_of(address)
     max_age_ms = ctx.settings.poll_interval_s * MAX_AGE_POLLS * 1000
     try:
@@ -51,7 +52,6 @@ async def _ensure(
         return None
     async with answer.lock:
         try:
-            account = await name_server_account(broker, ctx)
             await ctx.admin.put_order((address,), topic.topic_name, text, account=account, tls=trust)
         except (BrokerUnreachable, BrokerRefused) as error:
             answer.note_failure(error, ctx.clock())

@@ -1,4 +1,6 @@
-"""Confirmation by brokers that rules of a version are in force: kubelets take up to two minutes to deliver them."""
+"""Confirmation by brokers, and by NameServers that restrict queries, that rules of a version are in force: kubelets
+take up to two minutes to deliver them.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +9,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from delaymq_operator.api import Broker
-from delaymq_operator.api.names import GROUP_LABEL, group_pod
-from delaymq_operator.manifests import RULES_PATH, component_labels, listen_port
+from delaymq_operator.api.names import GROUP_LABEL, NAMESRV_PORT, Component, group_pod, namesrv_pod
+from delaymq_operator.manifests import NAMES_ACCOUNTS_PATH, RULES_PATH, component_labels, listen_port
 from delaymq_operator.reconcile.context import ReconcileContext
 from delaymq_operator.reconcile.endpoints import broker_endpoint
 from delaymq_operator.reconcile.errors import BrokerRefused, BrokerUnreachable
-from delaymq_operator.reconcile.ports import AdminAccount, Manifest, ServerTrust
-from delaymq_operator.reconcile.secrets import operator_account, server_trust
+from delaymq_operator.reconcile.ports import Endpoint, Manifest
+from delaymq_operator.reconcile.secrets import name_server_account, operator_account, server_trust
 
 _NO_TOKEN: Final = ""
 """The request uses RocketMQ's protocol, which has no token."""
@@ -22,7 +24,7 @@ _LATER: Final = "its kubelet has not delivered the rules yet"
 
 @dataclass(frozen=True)
 class _Seen:
-    """The last response of a pod's broker."""
+    """The last response of a pod's server."""
 
     at_ms: int
     version: int = 0
@@ -31,7 +33,7 @@ class _Seen:
 
 @dataclass(frozen=True)
 class Lagging:
-    """A broker that may have older rules."""
+    """A server that may have older rules."""
 
     name: str
     """Its pod."""
@@ -43,38 +45,60 @@ class Lagging:
         return f"{self.name} ({self.problem})"
 
 
+@dataclass(frozen=True)
+class _Servers:
+    """Servers of one kind that need the rules."""
+
+    component: Component
+    wanted: frozenset[str]
+    """Pods that should exist."""
+    path: str
+    """Rule file in their pods."""
+
+
+def _servers_of(broker: Broker) -> list[_Servers]:
+    members = frozenset(
+        group_pod(broker.name, group, ordinal)
+        for group in range(broker.spec.size)
+        for ordinal in range(broker.spec.replicas_per_group)
+    )
+    found = [_Servers("broker", members, RULES_PATH)]
+    if broker.hides_metadata:
+        ordinals = range(broker.spec.name_servers.replicas)
+        pods = frozenset(namesrv_pod(broker.name, ordinal) for ordinal in ordinals)
+        found.append(_Servers("namesrv", pods, NAMES_ACCOUNTS_PATH))
+    return found
+
+
 class Confirmations:
-    """Versions of the rules that the brokers of one Broker reported, by uid of the pod."""
+    """Versions of the rules that the servers of one Broker reported, by uid of the pod."""
 
     def __init__(self) -> None:
         self._seen: dict[str, _Seen] = {}
 
     async def missing(self, broker: Broker, version: int, ctx: ReconcileContext) -> list[Lagging]:
-        """Return the brokers that may have older rules. KubeError.
+        """Return the brokers, and the NameServers that need the accounts, that may have older rules. KubeError.
 
         These are all pods that exist, even if they are being deleted, and those that should. A pod that does not exist
-        or is not running may start with an earlier copy of the Secret. Each broker is queried at most once per second,
+        or is not running may start with an earlier copy of the Secret. Each server is queried at most once per second,
         and not again once it has the version.
         """
-        pods = {
-            str(pod["metadata"]["name"]): pod
-            for pod in ctx.cache.labelled("Pod", broker.namespace, component_labels(broker, "broker"))
-        }
-        uids = {str(pod["metadata"].get("uid")) for pod in pods.values()}
+        pods: dict[str, Manifest] = {}
+        wanted: set[str] = set()
+        asked: list[tuple[_Servers, Manifest]] = []
+        for servers in _servers_of(broker):
+            labels = component_labels(broker, servers.component)
+            existing = ctx.cache.labelled("Pod", broker.namespace, labels)
+            asked += [(servers, pod) for pod in existing if self._is_due(pod, version, ctx)]
+            pods |= {str(pod["metadata"]["name"]): pod for pod in existing}
+            wanted |= servers.wanted
+        uids = {_uid(pod) for pod in pods.values()}
         self._seen = {uid: seen for uid, seen in self._seen.items() if uid in uids}
-        asked = [pod for pod in pods.values() if self._is_due(pod, version, ctx)]
         if asked:
-            account, trust = await operator_account(broker, ctx), await server_trust(broker, ctx)
-            if account is not None:
-                await asyncio.gather(*(self._ask(broker, pod, account, trust, ctx) for pod in asked))
-        wanted = {
-            group_pod(broker.name, group, ordinal)
-            for group in range(broker.spec.size)
-            for ordinal in range(broker.spec.replicas_per_group)
-        }
+            await self._ask_all(broker, asked, ctx)
         found = []
         for name in sorted(wanted | pods.keys()):
-            seen = self._seen.get(str(pods[name]["metadata"].get("uid"))) if name in pods else None
+            seen = self._seen.get(_uid(pods[name])) if name in pods else None
             if seen is None:
                 found.append(Lagging(name, "it is not running", responds=False))
             elif seen.version < version:
@@ -84,18 +108,28 @@ class Confirmations:
     def _is_due(self, pod: Manifest, version: int, ctx: ReconcileContext) -> bool:
         if not (pod.get("status") or {}).get("podIP"):
             return False
-        seen = self._seen.get(str(pod["metadata"].get("uid")))
+        seen = self._seen.get(_uid(pod))
         if seen is None:
             return True
         return seen.version < version and not 0 <= ctx.clock() - seen.at_ms < ctx.settings.progress_interval_s * 1000
 
-    async def _ask(
-        self, broker: Broker, pod: Manifest, account: AdminAccount, trust: ServerTrust | None, ctx: ReconcileContext
-    ) -> None:
-        group = int(pod["metadata"]["labels"].get(GROUP_LABEL, 0))
-        endpoint = broker_endpoint(pod, listen_port(broker.spec, group), _NO_TOKEN, account, trust)
-        if endpoint is None:
-            return  # the pod has no address yet
+    async def _ask_all(self, broker: Broker, asked: list[tuple[_Servers, Manifest]], ctx: ReconcileContext) -> None:
+        trust = await server_trust(broker, ctx)
+        accounts = {"broker": await operator_account(broker, ctx)}
+        if broker.hides_metadata:
+            accounts["namesrv"] = await name_server_account(broker, ctx)
+        requests = []
+        for servers, pod in asked:
+            account = accounts[servers.component]
+            port = NAMESRV_PORT
+            if servers.component == "broker":
+                port = listen_port(broker.spec, int(pod["metadata"]["labels"].get(GROUP_LABEL, 0)))
+            endpoint = broker_endpoint(pod, port, _NO_TOKEN, account, trust)
+            if account is not None and endpoint is not None:
+                requests.append(self._ask(_uid(pod), endpoint, servers.path, ctx))
+        await asyncio.gather(*requests)
+
+    async def _ask(self, uid: str, endpoint: Endpoint, path: str, ctx: ReconcileContext) -> None:
         try:
             versions = await ctx.admin.rule_versions(endpoint)
         except BrokerUnreachable as error:
@@ -103,5 +137,9 @@ class Confirmations:
         except BrokerRefused as error:
             seen = _Seen(ctx.clock(), problem=f"it rejects the operator's request: {error.message.rstrip('.')}")
         else:
-            seen = _Seen(ctx.clock(), versions.get(RULES_PATH, 0))
-        self._seen[str(pod["metadata"].get("uid"))] = seen
+            seen = _Seen(ctx.clock(), versions.get(path, 0))
+        self._seen[uid] = seen
+
+
+def _uid(pod: Manifest) -> str:
+    return str(pod["metadata"].get("uid"))

@@ -24,7 +24,7 @@ from delaymq_operator.reconcile.users.rules import AccountRules, ForeignSecretEr
 from delaymq_operator.reconcile.users.status import Reporter
 
 _SHOWN: Final = 4
-"""Number of brokers that a message names."""
+"""Number of servers that a message names."""
 
 
 @dataclass(frozen=True)
@@ -32,8 +32,10 @@ class _State:
     """The account after the pass."""
 
     account: UserAccount
+    servers: str
+    """Which servers need the account, in words."""
     unconfirmed: Sequence[Lagging]
-    """Brokers that may have older rules."""
+    """Servers that may have older rules."""
     event: str = ""
     """What the pass changed."""
 
@@ -123,14 +125,14 @@ async def _step(user: User, live: Manifest | None, rules: AccountRules, ctx: Rec
     if account.issued_ms and _is_due(user, account, live, now_ms):
         found = with_new_key(found, user, now_ms)
         await rules.save(found)
-        event = "the brokers receive a new secret key; clients receive it when all brokers have it"
+        event = f"the {rules.servers} receive a new secret key; clients receive it when all of them have it"
     elif account.issued_ms and account.former is not None and now_ms >= account.issued_ms + user.overlap_ms:
         found = without_former_key(found, user.uid, now_ms)
         await rules.save(found)
-        event = "the former secret key is removed from the brokers"
+        event = f"the former secret key is removed from the {rules.servers}"
     account = found.accounts[user.uid]
     unconfirmed = await rules.unconfirmed(account.version)
-    # A first secret key replaces none: brokers that do not run read it when they start.
+    # A first secret key replaces none: servers that do not run read it when they start.
     obstacles = [each for each in unconfirmed if each.responds or account.former is not None]
     if not account.issued_ms and not obstacles:
         await ctx.kube.apply(credentials_secret(user, account.secret_key))
@@ -141,7 +143,7 @@ async def _step(user: User, live: Manifest | None, rules: AccountRules, ctx: Rec
         desired = credentials_secret(user, account.secret_key)
         if not desired["data"].items() <= (live.get("data") or {}).items():
             await ctx.kube.apply(desired)
-    return _State(found.accounts[user.uid], unconfirmed, event)
+    return _State(found.accounts[user.uid], rules.servers, unconfirmed, event)
 
 
 def _is_due(user: User, account: UserAccount, live: Manifest | None, now_ms: int) -> bool:
@@ -177,14 +179,16 @@ async def _report_missing(user: User, holder: str | None, report: Reporter) -> N
 async def _report(user: User, state: _State, report: Reporter) -> None:
     account, in_force = state.account, not state.unconfirmed
     until = account.issued_ms + user.overlap_ms if account.issued_ms and account.former is not None else None
-    message = "All brokers have the account."
+    message = f"All {state.servers} have the account."
     if until is not None:
         message += f" The former secret key is valid until {timestamp_of_ms(until)}."
     if not in_force:
         more = len(state.unconfirmed) - _SHOWN
         shown = ", ".join(map(str, state.unconfirmed[:_SHOWN])) + (f" and {more} more" if more > 0 else "")
         is_rotating = not account.issued_ms and account.former is not None
-        what = "Clients receive a new secret key when all brokers have it" if is_rotating else "Not yet on all brokers"
+        what = f"Not yet on all {state.servers}"
+        if is_rotating:
+            what = f"Clients receive a new secret key when all {state.servers} have it"
         message = f"{what}. Waiting for {shown}."
     await report.write(
         # A spec that was in force stays in force while a secret key changes or a broker restarts.

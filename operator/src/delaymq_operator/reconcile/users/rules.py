@@ -116,8 +116,13 @@ class AccountRules:
                 return next((user.name for user in self._memory.parsed.values() if user and user.uid == uid), None)
         return None
 
+    @property
+    def servers(self) -> str:
+        """Which servers have the rules, in words."""
+        return "brokers and NameServers" if self._broker.hides_metadata else "brokers"
+
     async def unconfirmed(self, version: int) -> list[Lagging]:
-        """Return the brokers that may not have the rules of this version yet. KubeError."""
+        """Return the servers that may not have the rules of this version yet. KubeError."""
         return await self._memory.confirmations.missing(self._broker, version, self._ctx)
 
     def _remember(self, secret: Manifest, rules: UserRules) -> None:
