@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from delaymq.cli.commands.store.remote_source import RemoteSource
 from delaymq.cli.errors import CommandError
 from delaymq.cli.target.accounts import SigningAccount
 from delaymq.cli.target.contexts import Target, target
@@ -60,6 +61,32 @@ def test_role_decides_what_a_command_may_do(broker: GuardedBroker) -> None:
     assert refused.code == 3
     assert "lacks the role administer" in refused.err
     assert as_account(broker, "admin-1", "audit").code == 0
+
+
+def test_backup_signs_in_and_continues_when_its_session_ends(
+    broker: GuardedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended: list[int] = []
+    read = RemoteSource.read
+
+    def read_without_session(source: RemoteSource, base: int, position: int, count: int) -> bytes:
+        if not ended:
+            ended.append(source._client.client.request("DELETE", "/api/v1/session").status)
+        return read(source, base, position, count)
+
+    monkeypatch.setattr(RemoteSource, "read", read_without_session)
+    url = f"http://127.0.0.1:{broker.http_port}"
+    words = ("store", "backup", url, str(tmp_path / "backup"))
+    done = as_account(broker, "manager", *words)
+    assert done.code == 0, done.err
+    assert ended == [200]
+    assert called("store", "verify", str(tmp_path / "backup")).code == 0
+    refused = as_account(broker, "operator", "store", "backup", url, str(tmp_path / "other"))
+    assert refused.code != 0
+    assert "account operator lacks the role administer" in refused.err
+    unknown = called(*words, environment=broker.environment)
+    assert "returned 401" in unknown.err
+    assert "DELAYMQ_ACCESS_KEY" in unknown.err
 
 
 def test_tenant_sees_its_own_messages_of_all_brokers(broker: GuardedBroker) -> None:

@@ -12,6 +12,7 @@ from delaymq.api_types.delay_settings import TopicDelaySettings
 from delaymq.api_types.store import Store
 from delaymq.cli.commands.store.remote_source import RemoteSource
 from delaymq.cli.errors import CommandError
+from delaymq.cli.target.contexts import target
 from delaymq.http_client import HttpClient
 from delaymq.server.api.store.pins import MAX_HOLDERS, LeasedPins, PinRefusedError
 from delaymq.server.standalone import Standalone
@@ -102,7 +103,7 @@ def make_old(store: MessageStore, count: int) -> None:
 
 
 def backup_of(server: Standalone, folder: Path, source: RemoteSource | None = None) -> BackupResult:
-    opened = source or RemoteSource(f"http://{HOST}:{server.broker.http_port}", "", str(folder))
+    opened = source or RemoteSource(target(http=f"http://{HOST}:{server.broker.http_port}"), str(folder))
     try:
         return Backup(opened, str(folder), program="t", now_ms=lambda: 1_700_000_000_000).run()
     finally:
@@ -227,7 +228,6 @@ def test_running_broker_is_backed_up_during_retention(tmp_path: Path, flush: str
             store = store_of(server)
             loop = asyncio.get_running_loop()
             folder = tmp_path / "backup"
-            url = f"http://{HOST}:{server.broker.http_port}"
 
             class Watched(RemoteSource):
                 """Old segments are cleaned away as soon as the first is read."""
@@ -244,7 +244,7 @@ def test_running_broker_is_backed_up_during_retention(tmp_path: Path, flush: str
                 make_old(store, 3)
                 return store.clean(server.broker.broker.now_ms(), at_any_hour=True)
 
-            watched = Watched(url, "", str(folder))
+            watched = Watched(target(http=f"http://{HOST}:{server.broker.http_port}"), str(folder))
             first = await asyncio.to_thread(backup_of, server, folder, watched)
             assert watched.cleaned == []
             assert (first.manifest.start_offset, first.manifest.end_offset) == (0, store.confirmed_offset)
@@ -281,7 +281,7 @@ def test_version_raised_during_a_backup_of_a_running_broker_is_included(tmp_path
             async def schedule() -> None:
                 TimedStore(store).schedule("late", store.last_store_timestamp_ms + 3_600_000)
 
-            late = Late(f"http://{HOST}:{server.broker.http_port}", "", str(tmp_path / "backup"))
+            late = Late(target(http=f"http://{HOST}:{server.broker.http_port}"), str(tmp_path / "backup"))
             second = await asyncio.to_thread(backup_of, server, tmp_path / "backup", late)
             assert (second.manifest.minimum_reader, second.manifest.end_offset) == (2, store.end_offset)
             assert second.manifest.end_offset > first.manifest.end_offset
@@ -292,10 +292,10 @@ def test_version_raised_during_a_backup_of_a_running_broker_is_included(tmp_path
 def test_backup_without_broker_or_token_says_what_to_do(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with standalone(tmp_path, http=True, http_token="secret") as server:
-            with pytest.raises(CommandError, match="requires its httpToken"):
+            with pytest.raises(CommandError, match=r"returned 401: give the broker's httpToken"):
                 await asyncio.to_thread(backup_of, server, tmp_path / "backup")
         with pytest.raises(CommandError, match=r"cannot connect to a broker at http://127.0.0.1:1 .*is it running"):
-            RemoteSource("http://127.0.0.1:1", "", str(tmp_path)).state()
+            RemoteSource(target(http="http://127.0.0.1:1"), str(tmp_path)).state()
 
     run(scenario)
 
@@ -308,12 +308,12 @@ def test_backup_ends_when_its_address_leads_to_another_store(tmp_path: Path) -> 
 
             class Switching(RemoteSource):
                 def read(self, base: int, position: int, count: int) -> bytes:
-                    self._client.close()
+                    self._client.client.close()
                     url = f"http://{HOST}:{other.broker.http_port}"
-                    self._client = HttpClient(url, timeout_s=30, max_answer_bytes=1 << 20)
+                    self._client.client = HttpClient(url, timeout_s=30, max_answer_bytes=1 << 20)
                     return super().read(base, position, count)
 
-            source = Switching(f"http://{HOST}:{server.broker.http_port}", "", str(tmp_path / "backup"))
+            source = Switching(target(http=f"http://{HOST}:{server.broker.http_port}"), str(tmp_path / "backup"))
             with pytest.raises(BackupError, match="now reaches another store"):
                 await asyncio.to_thread(backup_of, server, tmp_path / "backup", source)
 

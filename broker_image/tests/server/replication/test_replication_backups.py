@@ -12,6 +12,7 @@ import pytest
 from delaymq.api_types.store import Store
 from delaymq.cli.commands.store.remote_source import RemoteSource
 from delaymq.cli.errors import CommandError
+from delaymq.cli.target.contexts import target
 from delaymq.clock import now_ms
 from delaymq.protocol.codes import ResponseCode
 from delaymq.replication import NoteKind, Settings
@@ -46,7 +47,7 @@ async def send(group: Group, *sent: bytes) -> None:
 
 async def back_up(member: GroupMember, folder: Path, read: Any = None) -> BackupResult:
     """Back up a member over HTTP; `read` is called before each read of the log."""
-    source = RemoteSource(f"http://{HOST}:{member.running.http_port}", "", str(folder))
+    source = RemoteSource(target(http=f"http://{HOST}:{member.running.http_port}"), str(folder))
     if read is not None:
         original = source.read
 
@@ -112,7 +113,9 @@ def test_backup_ends_at_what_all_members_in_sync_have(tmp_path: Path) -> None:
             end = store.end_offset
             group["b"].isolate()
             await send(group, b"on the master only")
-            source = RemoteSource(f"http://{HOST}:{group['a'].running.http_port}", "", str(tmp_path / "backup"))
+            source = RemoteSource(
+                target(http=f"http://{HOST}:{group['a'].running.http_port}"), str(tmp_path / "backup")
+            )
             stated = await asyncio.to_thread(source._get, "/api/v1/store", Store)
             assert (stated.end_offset, stated.member) == (end, "a")
             await asyncio.to_thread(source.close)

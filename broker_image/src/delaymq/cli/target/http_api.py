@@ -10,9 +10,8 @@ from typing import Any, Final
 from urllib.parse import urlencode, urlsplit
 
 from delaymq.cli.errors import EXIT_NOT_DONE, EXIT_UNREACHABLE, EXIT_USAGE, CommandError
-from delaymq.cli.target.accounts import SIGNING_HELP
 from delaymq.cli.target.contexts import Target
-from delaymq.cli.target.http_sessions import sign_in
+from delaymq.cli.target.http_sessions import SessionClient, credentials_hint
 from delaymq.cli.target.https import https_options, https_problem, needs_https, needs_https_text
 from delaymq.http_client import AnswerTooLargeError, HttpClient, NotSentError, Reply
 
@@ -22,9 +21,8 @@ MAX_RESPONSE_BYTES: Final = 16 * 1024 * 1024
 """1,000 levels take some 300 KiB; another program on the port must not exhaust the memory."""
 SEVERAL_BROKERS: Final = "several_brokers"
 """Error code of a supervisor of several brokers, for requests that concern one of them."""
-_NEEDS_CREDENTIALS: Final = ("sign_in_needed", "session_ended", "unauthorized", "token_not_configured")
-"""Error codes of requests that may succeed with other credentials."""
-_NEEDS_RIGHTS: Final = ("role_needed", "permission_needed")
+_HEADERS: Final = {"Accept": "application/json"}
+NEEDS_RIGHTS: Final = ("role_needed", "permission_needed")
 """Error codes of requests that the account may not send."""
 _ONLY_DELAYMQ: Final = "this command requires DelayMQ's HTTP API, which RocketMQ's broker does not have"
 
@@ -51,18 +49,14 @@ class HttpApi:
         self.url = checked_url(target.http)
         self._is_stopped = is_stopped
         self._timeout_s = timeout_s
-        self._token = target.token
-        self._account = target.http_account
-        # An account takes precedence over the token, so that changes are recorded under its name.
-        token = "" if self._account is not None else self._token
-        self._client = HttpClient(
+        client = HttpClient(
             self.url,
-            token,
             timeout_s=timeout_s,
             max_answer_bytes=MAX_RESPONSE_BYTES,
             uses_proxy=True,
             https=https_options(target),
         )
+        self._client = SessionClient(client, target.http_account, target.token)
 
     def get(self, path: str, **parameters: object) -> dict[str, Any]:
         """GET `path` below /api/v1; parameters that are None are omitted."""
@@ -87,7 +81,7 @@ class HttpApi:
         where = f"/api/v1/{path.lstrip('/')}" + (f"?{query}" if query else "")
         data = None if body is None else json.dumps(body).encode()
         try:
-            reply = self._sent(method, where, data)
+            reply = self._client.request(method, where, data, _HEADERS)
         except AnswerTooLargeError as error:
             raise CommandError(f"{error}: is it a DelayMQ broker?") from error
         except NotSentError as error:
@@ -106,25 +100,6 @@ class HttpApi:
             raise self._refusal(reply, path)
         return _json_object(reply.data, self.url) if reply.data else {}
 
-    def _sent(self, method: str, where: str, data: bytes | None) -> Reply:
-        """Send a request, as the account once the broker requires it, or else with the token."""
-        headers = {"Accept": "application/json"}
-        reply = self._client.request(method, where, data, headers)
-        if self._account is None or reply.status not in (401, 403) or reply.problem.code not in _NEEDS_CREDENTIALS:
-            return reply
-        try:
-            refusal = sign_in(self._client, self._account)
-        except CommandError:
-            if not self._token:
-                raise
-            refusal = reply
-        if refusal is not None:
-            if not self._token:
-                return reply
-            self._account = None
-            self._client.use_token(self._token)
-        return self._client.request(method, where, data, headers)
-
     def _unreachable(self, reason: object) -> CommandError:
         if isinstance(reason, ssl.SSLError):
             return CommandError(https_problem(self.url, reason), EXIT_UNREACHABLE)
@@ -142,12 +117,9 @@ class HttpApi:
     def _refusal(self, reply: Reply, path: str) -> CommandError:
         status, reason, code, message = reply.status, reply.reason, reply.problem.code, reply.problem.message
         if status in (401, 403):
-            if code in _NEEDS_RIGHTS:
+            if code in NEEDS_RIGHTS:
                 return ApiError(f"{self.url}: {message}", status, code)
-            hint = "give the broker's httpToken in a file with --token-file, or in DELAYMQ_HTTP_TOKEN"
-            if code in ("sign_in_needed", "session_ended"):
-                hint = f"{SIGNING_HELP}; or {hint}"
-            return ApiError(f"{self.url} returned {status} {reason}: {hint}", status, code)
+            return ApiError(f"{self.url} returned {status} {reason}: {credentials_hint(code)}", status, code)
         if needs_https(reply):
             return ApiError(needs_https_text(self.url), status, code)
         if code == SEVERAL_BROKERS:

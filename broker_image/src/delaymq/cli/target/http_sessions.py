@@ -7,6 +7,7 @@ import http.client
 import ipaddress
 import json
 import os
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
@@ -14,6 +15,7 @@ import msgspec
 
 from delaymq.api_types.accounts import SessionState
 from delaymq.cli.errors import CommandError
+from delaymq.cli.target.accounts import SIGNING_HELP
 from delaymq.http_client import AnswerTooLargeError, HttpClient, Reply
 
 if TYPE_CHECKING:
@@ -22,10 +24,52 @@ if TYPE_CHECKING:
 SESSION_PATH: Final = "/api/v1/session"
 PLAIN_VARIABLE: Final = "DELAYMQ_HTTP_PLAIN_SIGN_IN"
 """Variable that permits to send a secret key over HTTP without TLS to another machine."""
+NO_HEADERS: Final[Mapping[str, str]] = {}
+_NEEDS_CREDENTIALS: Final = ("sign_in_needed", "session_ended", "unauthorized", "token_not_configured")
+"""Error codes of requests that may succeed with other credentials."""
 _NO_ACCOUNTS: Final = ("no_accounts", "unauthorized", "not_found", "method_not_allowed", "token_not_configured")
 """Error codes of brokers at which nobody can sign in."""
 _open: list[tuple[HttpClient, str]] = []
 """Sessions that this command has begun."""
+
+
+class SessionClient:
+    """An HttpClient that signs in with an account when the broker requires it, or else uses the token.
+
+    An account takes precedence over the token, so that changes are recorded under its name.
+    """
+
+    def __init__(self, client: HttpClient, account: SigningAccount | None, token: str) -> None:
+        self.client = client
+        self._account = account
+        self._token = token
+        client.use_token("" if account is not None else token)
+
+    def request(
+        self, method: str, path: str, data: bytes | None = None, headers: Mapping[str, str] = NO_HEADERS
+    ) -> Reply:
+        """Send a request; raise the errors of HttpClient.request and of `sign_in`."""
+        reply = self.client.request(method, path, data, headers)
+        if self._account is None or reply.status not in (401, 403) or reply.problem.code not in _NEEDS_CREDENTIALS:
+            return reply
+        try:
+            refusal = sign_in(self.client, self._account)
+        except CommandError:
+            if not self._token:
+                raise
+            refusal = reply
+        if refusal is not None:
+            if not self._token:
+                return reply
+            self._account = None
+            self.client.use_token(self._token)
+        return self.client.request(method, path, data, headers)
+
+
+def credentials_hint(code: str) -> str:
+    """Return what to do about a response 401 or 403 with this error code."""
+    hint = "give the broker's httpToken in a file with --token-file, or in DELAYMQ_HTTP_TOKEN"
+    return f"{SIGNING_HELP}; or {hint}" if code in ("sign_in_needed", "session_ended") else hint
 
 
 def sign_in(client: HttpClient, account: SigningAccount) -> Reply | None:

@@ -15,7 +15,6 @@ from delaymq.cli.commands.store.remote_source import RemoteSource
 from delaymq.cli.errors import CommandError
 from delaymq.cli.options import AsJson, TokenFile
 from delaymq.cli.target.contexts import target
-from delaymq.cli.target.https import https_options
 from delaymq.cli.terminal.output import console, print_json
 from delaymq.clock import now_ms
 from delaymq.store.backup.backup import Backup, BackupResult
@@ -62,8 +61,7 @@ def backup(
 def open_source(source: str, folder: str, token_file: str | None) -> BackupSource:
     """Open the store named by a folder or an address; raise CommandError or BackupError."""
     if "://" in source:
-        asked = target(http=source, token_file=token_file)
-        return RemoteSource(asked.http, asked.token, folder, https_options(asked))
+        return RemoteSource(target(http=source, token_file=token_file), folder)
     if not os.path.isdir(source):
         raise CommandError(
             f"{source} is not a directory: specify a store's directory, or the address of a running broker such as"

@@ -15,9 +15,11 @@ import msgspec
 
 from delaymq.api_types.store import Files, PinBody, Positions, Store
 from delaymq.cli.errors import EXIT_UNREACHABLE, CommandError
-from delaymq.cli.target.http_api import checked_url
-from delaymq.cli.target.https import https_problem, needs_https, needs_https_text
-from delaymq.http_client import AnswerTooLargeError, HttpClient, HttpsOptions, NotSentError, Reply
+from delaymq.cli.target.contexts import Target
+from delaymq.cli.target.http_api import NEEDS_RIGHTS, checked_url
+from delaymq.cli.target.http_sessions import NO_HEADERS, SessionClient, credentials_hint
+from delaymq.cli.target.https import https_options, https_problem, needs_https, needs_https_text
+from delaymq.http_client import AnswerTooLargeError, HttpClient, NotSentError, Reply
 from delaymq.store.backup.manifest import sizes_from
 from delaymq.store.backup.source import SourceState
 from delaymq.store.errors import BackupError, SegmentGoneError
@@ -32,22 +34,23 @@ TRIES: Final = 6
 """Attempts per request while the broker is busy or restarting: some 15 s."""
 CONFIRM_TIMEOUT_S: Final = 60.0
 _RETRIED: Final = frozenset({429, 503})
-_NO_HEADERS: Final[Mapping[str, str]] = {}
 _T = TypeVar("_T")
 
 
 class RemoteSource:
     """Implementation of BackupSource with one connection and sequential requests."""
 
-    def __init__(self, url: str, token: str, folder: str, https: HttpsOptions | None = None) -> None:
-        self._client = HttpClient(
-            checked_url(url),
-            token,
+    def __init__(self, asked: Target, folder: str) -> None:
+        self._shown = checked_url(asked.http)
+        client = HttpClient(
+            self._shown,
             timeout_s=TIMEOUT_S,
             max_answer_bytes=MAX_RESPONSE_BYTES,
             keeps_connection=True,
-            https=https,
+            https=https_options(asked),
         )
+        # A backup may take longer than a session.
+        self._client = SessionClient(client, asked.http_account, asked.token)
         # One name per target folder: a run after a killed one takes over its pin.
         self.holder = "backup-" + hashlib.sha256(os.path.abspath(folder).encode()).hexdigest()[:12]
         self._pinned: int | None = None
@@ -134,11 +137,7 @@ class RemoteSource:
         if self._pinned is not None:
             with contextlib.suppress(CommandError, BackupError):
                 self._request("DELETE", f"/api/v1/store/pins/{self.holder}")
-        self._client.close()
-
-    @property
-    def _shown(self) -> str:
-        return self._client.url
+        self._client.client.close()
 
     def _pin(self, offset: int) -> bool:
         """Set or renew the pin; return False if the log now starts after `offset`."""
@@ -171,7 +170,7 @@ class RemoteSource:
             raise CommandError(f"{self._shown} did not return JSON: is it a DelayMQ broker?") from error
 
     def _request(
-        self, method: str, path: str, *, body: bytes | None = None, headers: Mapping[str, str] = _NO_HEADERS
+        self, method: str, path: str, *, body: bytes | None = None, headers: Mapping[str, str] = NO_HEADERS
     ) -> Reply:
         """Send a request and return the reply; retry while the broker is busy or a connection broke.
 
@@ -191,9 +190,10 @@ class RemoteSource:
             if reply.status not in _RETRIED:
                 break
         if reply.status in (401, 403):
-            raise CommandError(
-                f"{self._shown} requires its httpToken: pass it in DELAYMQ_HTTP_TOKEN or with --token-file"
-            )
+            problem = reply.problem
+            if problem.code in NEEDS_RIGHTS:
+                raise CommandError(f"{self._shown}: {problem.message}")
+            raise CommandError(f"{self._shown} returned {reply.status}: {credentials_hint(problem.code)}")
         return reply
 
     def _unreachable(self, error: Exception) -> CommandError:
