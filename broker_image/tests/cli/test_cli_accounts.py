@@ -10,7 +10,7 @@ from delaymq.access.plain_acl import parse
 from delaymq.cli.commands import acl_usage
 from delaymq.cli.errors import CommandError
 from delaymq.cli.target.accounts import account_flags, account_from
-from delaymq_testing.cli_running import SMALL, Standalone, called
+from delaymq_testing.cli_running import SMALL, Done, Standalone, called
 
 RULES = """
 accounts:
@@ -129,7 +129,7 @@ def test_quotas_are_changed_and_listed_by_commands(standalone: Standalone, secre
         (("--quota", "connections=0"), "use a whole number from 1"),
         (("--quota", "connections"), "use KEY=VALUE"),
         (("--topic", "Orders=SUB"), "--secret-file is missing"),
-        (("--quota", "connections=1", "--admin"), "--secret-file is missing"),
+        (("--admin",), "--secret-file is missing"),
     ):
         done = called(*put, *words, environment=environment)
         assert done.code != 0
@@ -137,6 +137,34 @@ def test_quotas_are_changed_and_listed_by_commands(standalone: Standalone, secre
     assert "there is no account" in called("acl", "put", "nobody", *more, environment=environment).err
     assert quotas() == {"sendBytesPerSecond": 1000, "heldPulls": "unlimited"}
     assert called("acl", "delete", "capped1", "--yes", environment=environment).code == 0
+
+
+def test_roles_and_accounts_without_a_secret_key_are_set_by_commands(standalone: Standalone, secret_file: Path) -> None:
+    environment = standalone.environment | {
+        "DELAYMQ_ACCESS_KEY": "operators", "DELAYMQ_SECRET_KEY_FILE": str(secret_file),
+    }  # fmt: skip
+
+    def put(*words: str) -> Done:
+        return called("acl", "put", "certified1", *words, environment=environment)
+
+    def account() -> dict[str, Any]:
+        lines = map(json.loads, called("acl", "list", "--accounts", "--json", environment=environment).lines)
+        return next(line for line in lines if line["accessKey"] == "certified1")
+
+    assert "state a secret key or certificateOnly" in put("--role", "read").err
+    assert put("--certificate-only", "--topic", "Orders=PUB").code == 0
+    assert (account()["certificateOnly"], account()["role"], account()["admin"]) == (True, "", False)
+    assert put("--role", "operate", "--admin").code == 0
+    assert (account()["certificateOnly"], account()["role"], account()["admin"]) == (True, "operate", True)
+    assert put("--role", "none", "--quota", "connections=3").code == 0
+    assert (account()["role"], account()["admin"], account()["quotas"]) == ("", True, {"connections": 3})
+    assert "use read, operate, administer or none" in put("--role", "owner").err
+    # Without a secret key, nothing else could admit it.
+    assert "certified1" in put("--no-certificate-only").err
+    assert account()["certificateOnly"]
+    shown = called("acl", "list", "--accounts", environment=environment).out
+    assert ["certificate only" in shown, "certified1" in shown] == [True, True]
+    assert called("acl", "delete", "certified1", "--yes", environment=environment).code == 0
 
 
 def test_key_without_secret_and_secret_without_key_are_errors(secret_file: Path, tmp_path: Path) -> None:

@@ -118,13 +118,15 @@ class Rules:
         """
         if "secret_key" in given:
             check_keys(stated.access_key, stated.secret_key)
-        elif stated.access_key not in self.accounts:
-            raise AccessError(f"there is no account {shown(stated.access_key)}: state a secret key to create it")
+        elif stated.access_key not in self.accounts and not stated.certificate_only:
+            raise AccessError(
+                f"there is no account {shown(stated.access_key)}: state a secret key or certificateOnly to create it"
+            )
         check_permissions(stated)
 
         def changed(file: AclFile, version: Version) -> AclFile:
             known = file.account(stated.access_key)
-            if known is None and "secret_key" not in given:
+            if known is None and "secret_key" not in given and not stated.certificate_only:
                 raise AccessError(f"the file no longer contains account {shown(stated.access_key)}")
             entry = stated if known is None else replace(known.entry, **{name: getattr(stated, name) for name in given})
             if quotas:

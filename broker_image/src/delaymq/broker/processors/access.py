@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
+from delaymq.access import ROLES
 from delaymq.access.errors import AccessError
 from delaymq.blocking_steps import BlockingSteps
 from delaymq.broker.requests.errors import no_permission, system_error
@@ -23,7 +24,7 @@ from delaymq.protocol.headers import (
     GetBrokerAclConfigResponseHeader,
     UpdateGlobalWhiteAddrsConfigRequestHeader,
 )
-from delaymq.protocol.headers.admin import DROP_FORMER, KEEP_FORMER, REQUIRED_OF_NEW
+from delaymq.protocol.headers.admin import DROP_FORMER, KEEP_FORMER, NO_ROLE, REQUIRED_OF_NEW
 
 if TYPE_CHECKING:
     from delaymq.broker.access.rules import Rules
@@ -35,6 +36,10 @@ _MAX_BODY_BYTES = MAX_FRAME_BYTES - 64 * 1024
 _OFF = "access control is off on this broker: set aclEnable=true in its configuration file and restart it"
 _TEXTS = ("default_topic_perm", "default_group_perm")
 """Fields of request 50 that change an account only if they are present and not empty."""
+
+
+_VALUES = ("admin", "white_remote_address", "topic_perms", "group_perms", "role", "certificate_only")
+"""Fields of request 50 that change an account if they are present."""
 
 
 def put_account(broker: Broker, session: Session, command: Command) -> BlockingSteps[Response]:
@@ -49,16 +54,18 @@ def put_account(broker: Broker, session: Session, command: Command) -> BlockingS
     rules = _rules(broker, failed)
     header = CreateAccessConfigRequestHeader.from_fields(command.fields)
     # RocketMQ's tool always states the secret key.
-    only_quotas = header.secret_key is None and header.quotas is not None
-    given = set() if only_quotas else {"secret_key"}
+    ours = (header.quotas, header.role, header.certificate_only)
+    keeps_key = header.secret_key is None and any(each is not None for each in ours)
+    given = set() if keeps_key else {"secret_key"}
     given |= {name for name in _TEXTS if getattr(header, name)}
-    given |= {name for name in ("admin", "white_remote_address") if getattr(header, name) is not None}
-    given |= {name for name in ("topic_perms", "group_perms") if getattr(header, name) is not None}
+    given |= {name for name in _VALUES if getattr(header, name) is not None}
     required = header.require_second_signature
     if required not in (None, "true", "false", REQUIRED_OF_NEW):
         raise RequestError(failed, f"requireSecondSignature must be true, false or {REQUIRED_OF_NEW}")
     if required in ("true", "false"):
         given.add("require_second_signature")
+    if header.role not in (None, NO_ROLE, *ROLES):
+        raise RequestError(failed, f"role must be {', '.join(ROLES)} or {NO_ROLE}")
     former = header.former_secret_key or None
     if former not in (None, KEEP_FORMER, DROP_FORMER):
         raise RequestError(failed, f"formerSecretKey must be {KEEP_FORMER} or {DROP_FORMER}")
@@ -72,6 +79,8 @@ def put_account(broker: Broker, session: Session, command: Command) -> BlockingS
         topic_perms=_listed(header.topic_perms),
         group_perms=_listed(header.group_perms),
         require_second_signature=required in ("true", REQUIRED_OF_NEW),
+        certificate_only=header.certificate_only or False,
+        role="" if header.role in (None, NO_ROLE) else header.role,
     )
     try:
         quotas = None if header.quotas is None else read_changes(header.quotas)
@@ -123,6 +132,8 @@ def _with_accounts(rules: Rules, response: Response) -> BlockingSteps[Response]:
                 access_key=account.entry.access_key,
                 admin=account.admin,
                 quotas={} if account.quotas is None else account.quotas.stated(),
+                role=account.entry.role,
+                certificate_only=account.entry.certificate_only,
             )
             for account in accounts
         ]

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from delaymq.access import ROLES
 from delaymq.cli.errors import EXIT_USAGE, CommandError
 from delaymq.cli.options import AsJson, ContextName, NameServers, Yes, confirm
 from delaymq.cli.target.accounts import read_secret
@@ -16,6 +17,7 @@ from delaymq.cli.target.contexts import target
 from delaymq.cli.terminal.output import console, print_json
 from delaymq.cli.terminal.tables import table
 from delaymq.client import Admin, Client, Credentials
+from delaymq.protocol.headers.admin import NO_ROLE
 
 AccessKey = Annotated[str, typer.Argument(metavar="KEY", help="The account's access key.")]
 Cluster = Annotated[str | None, typer.Option(metavar="NAME", help="Only the brokers of this cluster.")]
@@ -29,6 +31,9 @@ _SECOND = "Whether to reject requests with only RocketMQ's signature. Default: u
 _FORMER = (
     "Keep the secret key before this change valid in addition, or end it. Default: end it if the secret key changes."
 )
+_ADMIN = "Make the account an administrator. With --secret-file and without this option, it is not one."
+_ROLE = "Role on HTTP: read, operate, administer or none. Default: unchanged."
+_CERTIFICATE = "Whether only a client certificate admits the account. A new account then needs no secret key."
 Default = Annotated[
     str | None, typer.Option(metavar="PERM", help="Permission for names without a rule: PUB, SUB, PUB|SUB or DENY.")
 ]
@@ -69,16 +74,19 @@ def list_files(
 
 
 async def _list_accounts(admin: Admin, masters: Mapping[str, str], as_json: bool) -> int:
-    rows: list[tuple[str, str, str, str]] = []
+    rows: list[tuple[str, ...]] = []
     for broker_name, address in sorted(masters.items()):
         for account in await admin.accounts(address):
             if as_json:
                 row: dict[str, Any] = {"brokerName": broker_name, "address": address, "accessKey": account.access_key}
-                print_json(row | {"admin": account.admin, "quotas": account.quotas})
+                row |= {"admin": account.admin, "role": account.role, "certificateOnly": account.certificate_only}
+                print_json(row | {"quotas": account.quotas})
             quotas = ", ".join(f"{key}={value}" for key, value in account.quotas.items())
-            rows.append((broker_name, account.access_key, "yes" if account.admin else "no", quotas))
+            words = ["yes" if each else "no" for each in (account.admin, account.certificate_only)]
+            rows.append((broker_name, account.access_key, words[0], account.role or "-", words[1], quotas))
     if not as_json:
-        console().print(table(("broker", "account", "administrator", "quotas"), rows, left=4))
+        head = ("broker", "account", "administrator", "role", "certificate only", "quotas")
+        console().print(table(head, rows, left=6))
     return 0
 
 
@@ -86,11 +94,11 @@ def put(
     key: AccessKey,
     secret_file: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="File with the account's secret key; not needed to change only quotas."),
+        typer.Option(
+            metavar="FILE", help="File with the account's secret key. Without it, an existing account keeps its own."
+        ),
     ] = None,
-    admin: Annotated[
-        bool, typer.Option("--admin", help="Make the account an administrator; without this option, it is not one.")
-    ] = False,
+    admin: Annotated[bool, typer.Option("--admin", help=_ADMIN)] = False,
     topic: Permissions = None,
     group: Permissions = None,
     default_topic: Default = None,
@@ -98,19 +106,23 @@ def put(
     white: Annotated[str | None, typer.Option(metavar="ADDRESSES", help="Addresses that need no signature.")] = None,
     second_signature: Annotated[bool | None, typer.Option(help=_SECOND)] = None,
     quota: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help=_QUOTA)] = None,
+    role: Annotated[str | None, typer.Option(metavar="ROLE", help=_ROLE)] = None,
+    certificate_only: Annotated[bool | None, typer.Option(help=_CERTIFICATE)] = None,
     former_key: Annotated[bool | None, typer.Option("--keep-former-key/--drop-former-key", help=_FORMER)] = None,
     cluster: Cluster = None,
     namesrv: NameServers = None,
     context: ContextName = None,
 ) -> None:
-    """Create an account on all brokers, or change it; permissions and quotas that are not named are kept.
+    """Create an account on all brokers, or change it; whatever is not named is kept.
 
     Example: delaymq acl put billing --secret-file billing.key --topic 'orders=PUB|SUB' --group billing=SUB
     """
-    more = (topic, group, default_topic, default_group, white, second_signature)
-    if secret_file is None and (not quota or admin or any(each is not None for each in more)):
-        raise CommandError("--secret-file is missing: only --quota can be used without it", EXIT_USAGE)
-    account = None if secret_file is None else Credentials(key, read_secret(secret_file))
+    if secret_file is None and (not quota and role is None and certificate_only is None):
+        text = "--secret-file is missing: only --quota, --role and --certificate-only change an account without it"
+        raise CommandError(text, EXIT_USAGE)
+    if role not in (None, *ROLES, NO_ROLE):
+        raise CommandError(f"--role {role[:100]}: use {', '.join(ROLES)} or {NO_ROLE}", EXIT_USAGE)
+    account = key if secret_file is None else Credentials(key, read_secret(secret_file))
     topics, groups = _permissions("--topic", topic), _permissions("--group", group)
     quotas = _quotas(quota or [])
 
@@ -118,13 +130,11 @@ def put(
         asking = Admin(client)
         masters = await asking.masters(cluster)
         for address in masters.values():
-            if account is None:
-                await asking.set_quotas(address, key, quotas)
-                continue
             await asking.put_account(
                 address,
                 account,
-                admin=admin,
+                # Without a secret key, only stated values of the account change.
+                admin=admin if secret_file is not None else admin or None,
                 default_topic=default_topic,
                 default_group=default_group,
                 topics=topics,
@@ -133,6 +143,8 @@ def put(
                 second_signature=second_signature,
                 quotas=quotas,
                 keep_former_key=former_key,
+                role=role,
+                certificate_only=certificate_only,
             )
         console().print(f"account {key} is set on {', '.join(sorted(masters))}")
         return 0

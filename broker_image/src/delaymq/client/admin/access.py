@@ -47,9 +47,9 @@ class AccessCalls(AdminCalls):
     async def put_account(
         self,
         address: str,
-        account: Credentials,
+        account: Credentials | str,
         *,
-        admin: bool = False,
+        admin: bool | None = False,
         default_topic: str | None = None,
         default_group: str | None = None,
         topics: Mapping[str, str] | None = None,
@@ -58,18 +58,25 @@ class AccessCalls(AdminCalls):
         second_signature: bool | None = None,
         quotas: Mapping[str, str] | None = None,
         keep_former_key: bool | None = None,
+        role: str | None = None,
+        certificate_only: bool | None = None,
     ) -> None:
         """Create or change an account; a value of None is unchanged. Permissions: PUB, SUB, PUB|SUB or DENY.
+
+        `account` may be an access key, to keep the secret key of an existing account, or to create one with
+        `certificate_only`; `quotas`, `role` or `certificate_only` are then required. RocketMQ's brokers reject it.
 
         `second_signature`: whether the account requires it, so that RocketMQ's clients cannot use the account. None:
         a new administrator requires it. `quotas`: quotas by their key in a rule file, each a number, `unlimited`, or
         `default` to remove it; others are unchanged. `keep_former_key`: whether the secret key before a change of it
-        stays valid in addition. False also ends an earlier one; None does so if the secret key changes.
+        stays valid in addition. False also ends an earlier one; None does so if the secret key changes. `role`: that
+        on HTTP, read, operate, administer or none. `certificate_only`: whether only a client certificate admits the
+        account.
         """
         required = (REQUIRED_OF_NEW if admin else None) if second_signature is None else str(second_signature).lower()
         header = CreateAccessConfigRequestHeader(
-            access_key=account.access_key,
-            secret_key=account.secret_key,
+            access_key=account if isinstance(account, str) else account.access_key,
+            secret_key=None if isinstance(account, str) else account.secret_key,
             white_remote_address=white_address,
             admin=admin,
             default_topic_perm=default_topic,
@@ -79,14 +86,9 @@ class AccessCalls(AdminCalls):
             require_second_signature=required,
             quotas=_joined(quotas) or None,
             former_secret_key=None if keep_former_key is None else KEEP_FORMER if keep_former_key else DROP_FORMER,
+            role=role,
+            certificate_only=certificate_only,
         )
-        await self._client.request(
-            address, request_command(RequestCode.UPDATE_AND_CREATE_ACL_CONFIG, header.to_fields())
-        )
-
-    async def set_quotas(self, address: str, access_key: str, quotas: Mapping[str, str]) -> None:
-        """Change quotas of an account, as in `put_account`, and nothing else. RocketMQ's brokers reject it."""
-        header = CreateAccessConfigRequestHeader(access_key=access_key, quotas=_joined(quotas))
         await self._client.request(
             address, request_command(RequestCode.UPDATE_AND_CREATE_ACL_CONFIG, header.to_fields())
         )

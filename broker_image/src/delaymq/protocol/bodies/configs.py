@@ -226,6 +226,10 @@ class AccountInfo(Body):
     admin: bool = written(bool)
     quotas: dict[str, int | str] = written(dict)
     """Quotas in force by their key in rule files; `unlimited` overrides a default."""
+    role: str = written(str)
+    """Role on HTTP; empty: none."""
+    certificate_only: bool = written(bool)
+    """Whether only a client certificate admits the account."""
 
 
 class AccountList(Body):

@@ -10,6 +10,7 @@ KEEP_FORMER: Final = "keep"
 """The account's secret key before the request stays valid, in addition to the new one."""
 DROP_FORMER: Final = "drop"
 """Only the secret key in the request is valid from now on."""
+NO_ROLE: Final = "none"
 
 
 class CreateAccessConfigRequestHeader(Header):
@@ -29,6 +30,10 @@ class CreateAccessConfigRequestHeader(Header):
     """DelayMQ only: `KEY=VALUE`, separated by commas, with the keys of rule files. The value `default` removes one."""
     former_secret_key: str | None = None
     """DelayMQ only: KEEP_FORMER or DROP_FORMER. A secret key is never sent in this field."""
+    role: str | None = None
+    """DelayMQ only: the account's role on HTTP, or NO_ROLE."""
+    certificate_only: bool | None = None
+    """DelayMQ only: whether only a client certificate admits the account."""
 
 
 class CreateTopicRequestHeader(Header):
