@@ -5,6 +5,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
 use crate::batch::{FIXED_BYTES, MESSAGE_MAGIC};
+use crate::heads::bytes_at;
 
 const ENTRY_BYTES: usize = 20;
 const CODE_BYTES: usize = 4;
@@ -76,9 +77,4 @@ fn record_of<'a>(
         && bytes_at(record, 4) == Some(MESSAGE_MAGIC.to_be_bytes())
         && bytes_at(record, QUEUE_OFFSET_AT) == Some(number?.to_be_bytes());
     is_sound.then_some(record)
-}
-
-fn bytes_at<const N: usize>(record: &[ReadOnlyCell<u8>], at: usize) -> Option<[u8; N]> {
-    let cells: &[ReadOnlyCell<u8>; N] = record.get(at..)?.first_chunk()?;
-    Some(std::array::from_fn(|number| cells[number].get()))
 }

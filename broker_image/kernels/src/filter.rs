@@ -1,10 +1,11 @@
 //! Search for records that a filter may accept (twin: delaymq/broker/pull/needle_search.py).
 
 use memchr::memmem;
+use pyo3::buffer::{PyBuffer, ReadOnlyCell};
 use pyo3::prelude::*;
 
 use crate::batch::{HOST_MASK, MESSAGE_MAGIC};
-use crate::heads::{HEAD_BYTES, i32_at};
+use crate::heads::{HEAD_BYTES, bytes_at};
 
 const ENTRY_BYTES: usize = 20;
 
@@ -14,8 +15,10 @@ const ENTRY_BYTES: usize = 20;
 /// its topic or properties, is not completely in the window, is damaged, has an IPv6 host, or has a topic and properties
 /// of more than `most_searched` bytes, ends the count.
 #[pyfunction]
+#[allow(clippy::too_many_arguments)]
 pub fn count_without(
-    window: &[u8],
+    py: Python<'_>,
+    window: PyBuffer<u8>,
     base: i64,
     entries: &[u8],
     place: usize,
@@ -23,24 +26,39 @@ pub fn count_without(
     most: usize,
     most_searched: usize,
 ) -> usize {
+    let Some(window) = window.as_slice(py) else { return 0 };
     let finder = memmem::Finder::new(needle);
     let rest = place.checked_mul(ENTRY_BYTES).and_then(|at| entries.get(at..)).unwrap_or_default();
-    let lacks =
-        |entry: &&[u8]| searched(window, base, entry, most_searched).is_some_and(|part| finder.find(part).is_none());
-    rest.chunks_exact(ENTRY_BYTES).take(most).take_while(lacks).count()
+    // A mapped file is searched in a copy, because nothing prevents another process from changing it.
+    let mut part = Vec::new();
+    rest.chunks_exact(ENTRY_BYTES)
+        .take(most)
+        .take_while(|entry| {
+            searched(window, base, entry, most_searched).is_some_and(|cells| {
+                part.clear();
+                part.extend(cells.iter().map(ReadOnlyCell::get));
+                finder.find(&part).is_none()
+            })
+        })
+        .count()
 }
 
 /// Return topic and properties of the record that an entry names; None if they cannot be searched.
-fn searched<'a>(window: &'a [u8], base: i64, entry: &[u8], most: usize) -> Option<&'a [u8]> {
+fn searched<'a>(
+    window: &'a [ReadOnlyCell<u8>],
+    base: i64,
+    entry: &[u8],
+    most: usize,
+) -> Option<&'a [ReadOnlyCell<u8>]> {
     let (offset, rest) = entry.split_first_chunk::<8>()?;
     let size = usize::try_from(i32::from_be_bytes(*rest.first_chunk()?)).ok()?;
     let at = usize::try_from(i64::from_be_bytes(*offset).checked_sub(base)?).ok()?;
     let record = window.get(at..at.checked_add(size)?)?;
-    let (head, tail) = record.split_first_chunk::<HEAD_BYTES>()?;
-    let body_bytes = usize::try_from(i32_at(head, 84)).ok()?;
-    let is_plain = usize::try_from(i32_at(head, 0)) == Ok(size)
-        && i32_at(head, 4) as u32 == MESSAGE_MAGIC
-        && i32_at(head, 36) & HOST_MASK == 0;
-    let part = tail.get(body_bytes..)?;
+    let part = record.get(HEAD_BYTES..)?;
+    let number = |at| bytes_at(record, at).map(i32::from_be_bytes);
+    let body_bytes = usize::try_from(number(84)?).ok()?;
+    let is_plain =
+        usize::try_from(number(0)?) == Ok(size) && number(4)? as u32 == MESSAGE_MAGIC && number(36)? & HOST_MASK == 0;
+    let part = part.get(body_bytes..)?;
     (is_plain && (1..=most).contains(&part.len())).then_some(part)
 }

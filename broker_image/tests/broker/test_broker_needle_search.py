@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from mmap import mmap
 from random import Random
 
+import pytest
 from delaymq.broker.pull.needle_search import count_without, count_without_twin
 from delaymq.broker.pull.property_reader import MAX_SEARCHED_BYTES, PropertyReader
 from delaymq.message import flags
@@ -50,6 +52,13 @@ def log_and_entries(chance: Random) -> tuple[bytes, bytes]:
     return base.to_bytes(8, "big") + b"".join(parts), packed
 
 
+def mapped(data: bytes) -> mmap:
+    """Return a mapping with this content."""
+    mapping = mmap(-1, len(data))
+    mapping.write(data)
+    return mapping
+
+
 @NEEDS_KERNELS
 def test_kernel_counts_as_its_twin_does() -> None:
     chance, counted = Random(SEED), 0
@@ -62,13 +71,17 @@ def test_kernel_counts_as_its_twin_does() -> None:
             window, base = chance.choice([(window[:cut], base), (window[cut:], base + cut)])
         place, most = chance.randrange(4), chance.choice([0, 1, 3, 10_000])
         most_searched = chance.choice([0, 20, MAX_SEARCHED_BYTES])
-        found = count_without(window, base, entries, place, NEEDLE, most, most_searched)
+        searched = mapped(window) if window and chance.randrange(2) else window
+        found = count_without(searched, base, entries, place, NEEDLE, most, most_searched)
+        assert found == count_without_twin(searched, base, entries, place, NEEDLE, most, most_searched)
         assert found == count_without_twin(window, base, entries, place, NEEDLE, most, most_searched), (SEED, number)
         counted += found
     assert counted > FUZZ_INPUTS // 20
 
 
-def test_every_record_with_the_needle_is_a_candidate_and_work_is_bounded() -> None:
+@pytest.mark.parametrize("mapped_share", [0, 0.5, 1])
+def test_every_record_with_the_needle_is_a_candidate_and_work_is_bounded(mapped_share: float) -> None:
+    """The end of the log, or all of it, may be a mapped segment."""
     chance = Random(SEED)
     log, entries, expected = b"", b"", []
     for place in range(300):
@@ -81,12 +94,14 @@ def test_every_record_with_the_needle_is_a_candidate_and_work_is_bounded() -> No
     def read(at: int, size: int) -> bytes:
         return log[at : at + size] if at + size <= len(log) else b""
 
-    reader = PropertyReader(read, 1_000)
+    base = int(len(log) * (1 - mapped_share))
+    window = (mapped(log[base:]), base) if mapped_share else ()
+    reader = PropertyReader(read, 1_000, *window)
     found = [place for place, _ in reader.candidates(entries, NEEDLE)]
     assert set(expected) <= set(found)
     assert len(found) < 300
     assert reader.work_left == 1_000 - (300 - len(found))
-    reader = PropertyReader(read, 10)
+    reader = PropertyReader(read, 10, *window)
     found = [place for place, _ in reader.candidates(entries, NEEDLE)]
     assert len(found) == 290
     assert reader.work_left == 0

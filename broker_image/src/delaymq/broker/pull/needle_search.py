@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from mmap import mmap
 from typing import Final
 
 from delaymq import kernels
@@ -13,7 +14,7 @@ _HEAD_AT: Final = OUTLINE.unpack_from
 
 
 def count_without_twin(
-    window: bytes, base: int, entries: bytes, place: int, needle: bytes, most: int, most_searched: int
+    window: bytes | mmap, base: int, entries: bytes, place: int, needle: bytes, most: int, most_searched: int
 ) -> int:
     """Return how many entries of a queue, from the number `place` on and at most `most`, name records without `needle`.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from mmap import mmap
 from typing import Final
 
 from delaymq.broker.pull.needle_search import count_without
@@ -22,7 +23,9 @@ from delaymq.message.record import (
 from delaymq.store.consume_queue import ENTRY
 
 WINDOW_BYTES: Final = 16 * 1024
-"""Bytes read at a time if the queue's records are adjacent. Otherwise reading single records is cheaper."""
+"""Bytes read at a time, outside of a mapped segment, if the queue's records are adjacent. Otherwise reading single
+records is cheaper.
+"""
 LARGE_RECORD_BYTES: Final = 8 * 1024
 """If the record is larger than this, its tail is read separately from its head."""
 MAX_SEARCHED_BYTES: Final = 1_024
@@ -36,14 +39,20 @@ _PROPERTIES_LENGTH_AT: Final = PROPERTIES_LENGTH.unpack_from
 
 
 class PropertyReader:
-    """Reader of records in the order of a queue. `read(physical offset, size)` returns bytes of the log."""
+    """Reader of records in the order of a queue, for one pull.
+
+    `read(physical offset, size)` returns bytes of the log. `window` are bytes from physical offset `base` on that need
+    not be read: a mapped segment. Bodies in it are not touched.
+    """
 
     __slots__ = ("_base", "_read", "_window", "work_left")
 
-    def __init__(self, read: Callable[[int, int], bytes], work: int = 0) -> None:
+    def __init__(
+        self, read: Callable[[int, int], bytes], work: int = 0, window: bytes | mmap = b"", base: int = 0
+    ) -> None:
         self._read = read
-        self._base = 0
-        self._window = b""
+        self._base = base
+        self._window = window
         self.work_left = work
         """Remaining units of work, of about 1 µs each. Callers that examine properties deduct their work."""
 
@@ -98,7 +107,7 @@ class PropertyReader:
             return None
         return _last_part(window, topic_at, end)
 
-    def _move(self, physical_offset: int, size: int) -> bytes:
+    def _move(self, physical_offset: int, size: int) -> bytes | mmap:
         follows = 0 <= physical_offset - self._base <= len(self._window)
         window = self._read(physical_offset, WINDOW_BYTES) if follows else b""
         # `read` returns nothing if the window crosses the end of the log or of a file.
@@ -120,7 +129,7 @@ class PropertyReader:
         return _last_part(tail, 0, len(tail)) if tail else None
 
 
-def _topic_behind_wide_head(data: bytes, at: int, end: int, sys_flag: int) -> int:
+def _topic_behind_wide_head(data: bytes | mmap, at: int, end: int, sys_flag: int) -> int:
     """Return the position of the topic's length if a host is IPv6, or -1 if `data` ends before it is known."""
     begin = at + body_at(sys_flag)
     if begin > end:
@@ -129,7 +138,7 @@ def _topic_behind_wide_head(data: bytes, at: int, end: int, sys_flag: int) -> in
     return begin + body_length if body_length >= 0 else -1
 
 
-def _last_part(data: bytes, topic_at: int, end: int) -> bytes | None:
+def _last_part(data: bytes | mmap, topic_at: int, end: int) -> bytes | None:
     """Return the properties, which follow the topic at the end of a record."""
     begin = topic_at + TAIL_LENGTHS_BYTES + data[topic_at]
     if begin > end or _PROPERTIES_LENGTH_AT(data, begin - PROPERTIES_LENGTH_BYTES)[0] != end - begin:

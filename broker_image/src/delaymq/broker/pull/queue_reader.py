@@ -179,7 +179,7 @@ def _collect(
             return Pulled(FOUND, offset + count, low, high, records, count, store.end_offset - last_offset)
     numbers: list[int] = []
     allowed = 0 if passes is None else broker.property_work.allowed(broker.now_ms())
-    properties_of = PropertyReader(store.read_bytes, allowed) if passes is not None else None
+    properties_of = PropertyReader(store.read_bytes, allowed, *store.open_segment) if passes is not None else None
     rows: Iterable[Row] = enumerate(ENTRY.iter_unpack(entries))
     if oldest <= first_offset and last_offset + last_size <= confirmed:
         # No entry ends the search, so entries that cannot match may be skipped.
