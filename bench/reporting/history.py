@@ -177,7 +177,7 @@ def entry_of(results: dict[str, Any], *, allow_dirty: bool) -> Entry:
             raise HistoryError("no row was measured: run `make bench` again")
         facts = {"machine": f"{results['machine']}; load {results['load']:.2f} before the run"}
         facts |= {f"interpreter ({label})": build for label, build in results["interpreters"].items()}
-        facts["options"] = " ".join(results["arguments"]) or "none"
+        facts["options"] = f"`{' '.join(results['arguments'])}`" if results["arguments"] else "none"
         if results["failures"]:
             facts["failed measurements"] = str(len(results["failures"]))
         # A contender that failed in the first row may have values in others.

@@ -59,7 +59,7 @@ def test_entry_states_the_conditions() -> None:
     ]
     assert "processors" in facts["machine"]
     assert "load" in facts["machine"]
-    assert (facts["options"], facts["failed measurements"]) == ("--pairs 2", "1")
+    assert (facts["options"], facts["failed measurements"]) == ("`--pairs 2`", "1")
 
 
 def test_page_can_be_parsed_again() -> None:
@@ -83,7 +83,7 @@ def test_parts_of_a_run_are_one_entry(tmp_path: Path) -> None:
     found = record(tmp_path / "page.md", *paths, allow_dirty=False)
     assert [row.title for row in found.rows] == ["again", "sync send, 8 threads, 1024 B: processor"]
     assert found.measured_at == "2026-11-28T13:00:00Z"
-    assert found.facts["options"] == "--pairs 2 ; --pairs 2"
+    assert found.facts["options"] == "`--pairs 2 ; --pairs 2`"
     assert found.facts["failed measurements"] == "2"
 
 
