@@ -252,3 +252,18 @@ def test_name_servers_that_restrict_queries_confirm_the_key() -> None:
     assert world.refused == []
     world.run(lambda: world.message(NAME) == "All brokers and NameServers have the account.", ticks=100)
     assert not world.brokers.rules.accepts("demo-namesrv-0", NAME, old or "")
+
+
+def test_name_servers_confirm_the_key_until_they_no_longer_restrict_queries() -> None:
+    world = settled_world(metadata="Own")
+    old = world.key_of(NAME)
+    # The only NameServer does not deliver rules, and its pod is not replaced while the Broker is changing.
+    world.brokers.rules.lags_ms = {"demo-namesrv-0": 60_000}
+    uid = world.pod_uids()["demo-namesrv-0"]
+    world.change(accessControl=CONTROL | {"metadata": "Open"})
+    world.user(NAME, rotation={"overlap": f"{OVERLAP_S}s", "request": 1})
+    while world.pod_uids().get("demo-namesrv-0") == uid:
+        assert world.key_of(NAME) == old
+        world.step()
+    world.run(lambda: rotated(world, old), ticks=400)
+    assert world.refused == []

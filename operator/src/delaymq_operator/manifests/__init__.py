@@ -12,6 +12,7 @@ from delaymq_operator.manifests.accounts.registration import (
     read_registrations,
     registers,
     registration_secret,
+    restricts_queries,
 )
 from delaymq_operator.manifests.accounts.users import (
     UserAccount,
@@ -105,6 +106,7 @@ __all__ = [
     "registers",
     "registration_secret",
     "replication_secret",
+    "restricts_queries",
     "rule_of",
     "same_quantity",
     "services_of",

@@ -12,7 +12,7 @@ import hmac
 import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from delaymq_operator.api import names
 from delaymq_operator.api.broker import Broker
@@ -29,6 +29,7 @@ _FOLDER: Final = "acl"
 """Folder next to a NameServer's rule file, from which it reads further rule files."""
 NAMES_ACCOUNTS_PATH: Final = f"{REGISTRATION_PATH}/{_FOLDER}/{RULES_KEY}"
 """The brokers' rules in a NameServer's pod."""
+_RESTRICTS: Final = "DELAYMQ_NAMESRV_ACL_METADATA"
 _ADMINISTRATOR: Final = "operator"
 
 
@@ -153,7 +154,13 @@ def rules_environment(broker: Broker) -> dict[str, str]:
     if not has_names_rules(broker):
         return {}
     found = {"DELAYMQ_NAMESRV_ACL_CONFIG_PATH": f"{REGISTRATION_PATH}/{NAMES_RULES_KEY}"}
-    return found | ({"DELAYMQ_NAMESRV_ACL_METADATA": OWN_METADATA} if broker.hides_metadata else {})
+    return found | ({_RESTRICTS: OWN_METADATA} if broker.hides_metadata else {})
+
+
+def restricts_queries(pod: Mapping[str, Any]) -> bool:
+    """Return whether the NameServer in a pod requires accounts for queries."""
+    containers = (pod.get("spec") or {}).get("containers") or []
+    return any(entry.get("name") == _RESTRICTS for each in containers for entry in each.get("env") or [])
 
 
 def rules_volumes(broker: Broker) -> list[Manifest]:

@@ -10,7 +10,13 @@ from typing import Final
 
 from delaymq_operator.api import Broker
 from delaymq_operator.api.names import GROUP_LABEL, NAMESRV_PORT, Component, group_pod, namesrv_pod
-from delaymq_operator.manifests import NAMES_ACCOUNTS_PATH, RULES_PATH, component_labels, listen_port
+from delaymq_operator.manifests import (
+    NAMES_ACCOUNTS_PATH,
+    RULES_PATH,
+    component_labels,
+    listen_port,
+    restricts_queries,
+)
 from delaymq_operator.reconcile.context import ReconcileContext
 from delaymq_operator.reconcile.endpoints import broker_endpoint
 from delaymq_operator.reconcile.errors import BrokerRefused, BrokerUnreachable
@@ -62,12 +68,9 @@ def _servers_of(broker: Broker) -> list[_Servers]:
         for group in range(broker.spec.size)
         for ordinal in range(broker.spec.replicas_per_group)
     )
-    found = [_Servers("broker", members, RULES_PATH)]
-    if broker.hides_metadata:
-        ordinals = range(broker.spec.name_servers.replicas)
-        pods = frozenset(namesrv_pod(broker.name, ordinal) for ordinal in ordinals)
-        found.append(_Servers("namesrv", pods, NAMES_ACCOUNTS_PATH))
-    return found
+    ordinals = range(broker.spec.name_servers.replicas if broker.hides_metadata else 0)
+    pods = frozenset(namesrv_pod(broker.name, ordinal) for ordinal in ordinals)
+    return [_Servers("broker", members, RULES_PATH), _Servers("namesrv", pods, NAMES_ACCOUNTS_PATH)]
 
 
 class Confirmations:
@@ -89,6 +92,9 @@ class Confirmations:
         for servers in _servers_of(broker):
             labels = component_labels(broker, servers.component)
             existing = ctx.cache.labelled("Pod", broker.namespace, labels)
+            if servers.component == "namesrv" and not broker.hides_metadata:
+                # After a change back to Open, until they have restarted.
+                existing = [pod for pod in existing if restricts_queries(pod)]
             asked += [(servers, pod) for pod in existing if self._is_due(pod, version, ctx)]
             pods |= {str(pod["metadata"]["name"]): pod for pod in existing}
             wanted |= servers.wanted
@@ -116,7 +122,7 @@ class Confirmations:
     async def _ask_all(self, broker: Broker, asked: list[tuple[_Servers, Manifest]], ctx: ReconcileContext) -> None:
         trust = await server_trust(broker, ctx)
         accounts = {"broker": await operator_account(broker, ctx)}
-        if broker.hides_metadata:
+        if any(servers.component == "namesrv" for servers, _ in asked):
             accounts["namesrv"] = await name_server_account(broker, ctx)
         requests = []
         for servers, pod in asked:
