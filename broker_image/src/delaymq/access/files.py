@@ -53,6 +53,11 @@ def load_changed(default_path: Path, known: States, now_ms: int, parse: Parse = 
     return {path: load_file(path, known.get(path), now_ms, parse) for path in _paths(default_path)}
 
 
+def versions(states: States) -> dict[str, dict[str, int]]:
+    """Return RocketMQ's dataVersion of each file in effect, by path."""
+    return {str(path): state.file.version.json() for path, state in states.items()}
+
+
 def _paths(default_path: Path) -> list[Path]:
     found = sorted(_below(default_path.parent / FOLDER, MAX_FOLDER_DEPTH))
     return [*[path for path in found if path != default_path][:MAX_FILES], default_path]

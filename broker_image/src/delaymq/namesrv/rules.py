@@ -143,7 +143,7 @@ class NamesrvRules:
 
     def versions(self) -> dict[str, dict[str, int]]:
         """Return RocketMQ's dataVersion of each file in effect, by path."""
-        return {str(path): state.file.version.json() for path, state in self._states.items()}
+        return files.versions(self._states)
 
     def reload_task(self) -> ReloadTask:
         """Return a task that checks for changed files: `run` in a thread, `finish` on the loop."""

@@ -40,7 +40,6 @@ def broker_inputs(broker: Broker, context: Context, group: int, advertised_addre
         "registration": "signed" if _rules(broker) else "",
         "replication": replication_inputs(broker, members),
         "accessControl": broker.rules_secret or "",
-        "metadata": _metadata(broker),
     }
     return _hash(said)
 
@@ -48,7 +47,6 @@ def broker_inputs(broker: Broker, context: Context, group: int, advertised_addre
 def name_server_inputs(broker: Broker) -> str:
     """Return the hash for the pods of the NameServers."""
     said = {"resources": _resources(broker.spec.name_servers.resources), "rules": _rules(broker)}
-    said["metadata"] = _metadata(broker)
     return _hash(_of_all_pods(broker) | said)
 
 
@@ -69,6 +67,7 @@ def _of_all_pods(broker: Broker) -> dict[str, Any]:
         "serviceAccount": template.service_account_name,
         "tls": _certificate(broker),
         "tlsMode": "enforcing" if broker.enforces_tls else "",
+        "metadata": OWN_METADATA if broker.hides_metadata else "",
     }
 
 
@@ -83,10 +82,6 @@ def _rules(broker: Broker) -> str:
     rules.
     """
     return broker.rules_secret or "" if has_names_rules(broker) else ""
-
-
-def _metadata(broker: Broker) -> str:
-    return OWN_METADATA if broker.hides_metadata else ""
 
 
 def _resources(resources: ResourceRequirements) -> dict[str, Any]:

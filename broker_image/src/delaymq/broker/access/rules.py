@@ -97,7 +97,7 @@ class Rules:
 
     def versions(self) -> dict[str, dict[str, int]]:
         """Return RocketMQ's dataVersion of each file, by path."""
-        return {str(state.path): state.file.version.json() for state in self._states.values()}
+        return files.versions(self._states)
 
     @property
     def version(self) -> dict[str, int]:

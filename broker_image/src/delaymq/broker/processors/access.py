@@ -36,8 +36,6 @@ _MAX_BODY_BYTES = MAX_FRAME_BYTES - 64 * 1024
 _OFF = "access control is off on this broker: set aclEnable=true in its configuration file and restart it"
 _TEXTS = ("default_topic_perm", "default_group_perm")
 """Fields of request 50 that change an account only if they are present and not empty."""
-
-
 _VALUES = ("admin", "white_remote_address", "topic_perms", "group_perms", "role", "certificate_only")
 """Fields of request 50 that change an account if they are present."""
 
