@@ -8,6 +8,7 @@ from typing import Any
 
 from kind import objects
 from kind.space import Space
+from kind.waiting import NotYetError
 
 USER = "user.delaymq.io"
 IN_FORCE_S = 90.0
@@ -36,3 +37,10 @@ def account_of(space: Space, name: str) -> dict[str, Any]:
     data = space.get("secret", f"{name}-credentials")["data"]
     texts = {key: base64.b64decode(text).decode() for key, text in data.items()}
     return {"access_key": texts["accessKey"], "secret_key": texts["secretKey"]}
+
+
+def has_new_key(space: Space, name: str, former: dict[str, Any]) -> bool:
+    """Return True if the Secret of a User has another key; NotYetError with the User's state otherwise."""
+    if account_of(space, name) == former:
+        raise NotYetError(space.condition(USER, name, "Ready").get("message", ""))
+    return True

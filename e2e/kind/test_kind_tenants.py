@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 from kind import objects
-from kind.accounts import IN_FORCE_S, USER, account_of, user
+from kind.accounts import IN_FORCE_S, USER, account_of, has_new_key, user
 from kind.clients import CLIENT_POD
 from kind.lab import REPOSITORY_PATH
 from kind.space import Space
-from kind.waiting import NotYetError, wait_until
+from kind.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(420)
 
@@ -60,7 +60,7 @@ def test_two_tenants_see_nothing_of_each_other(spaces: Callable[..., Space], not
     own_s = time.monotonic() - began
     began = time.monotonic()
     space.patch(USER, ALPHA, {"spec": {"rotation": {"overlap": "1h", "request": 1}}})
-    wait_until("the Secret has a new key", lambda: _has_changed(space, alpha), timeout_s=IN_FORCE_S, every_s=0.5)
+    wait_until("the Secret has a new key", lambda: has_new_key(space, ALPHA, alpha), timeout_s=IN_FORCE_S, every_s=0.5)
     new_key_s = time.monotonic() - began
     # Brokers and NameServers have the new key.
     newest = account_of(space, ALPHA)
@@ -85,12 +85,6 @@ def _tenant(word: str, **topics: str) -> dict[str, Any]:
     names = ("Shared", *(f"{word}{name}" for name in ("Orders", "Inherit", "New", "Missing")))
     permissions = dict.fromkeys(names, "PUB|SUB") | topics
     return user(f"{word}-account", NAME, topics=permissions, groups={f"{word}Readers": "SUB"})
-
-
-def _has_changed(space: Space, former: dict[str, Any]) -> bool:
-    if account_of(space, ALPHA) == former:
-        raise NotYetError(space.condition(USER, ALPHA, "Ready").get("message", ""))
-    return True
 
 
 def _refusal(space: Space, **options: Any) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from kind import objects
-from kind.accounts import IN_FORCE_S, USER, account_of, user
+from kind.accounts import IN_FORCE_S, USER, account_of, has_new_key, user
 from kind.space import Space
 from kind.waiting import NotYetError, stays, wait_until
 
@@ -50,7 +50,12 @@ def test_secret_key_changes_under_load_without_a_failed_send(
     began = time.monotonic()
     rotation = {"overlap": f"{OVERLAP_S}s", "request": "2026-11-29"}
     space.patch(USER, "orders-service", {"spec": {"rotation": rotation}})
-    wait_until("the Secret has a new key", lambda: _changed(space, former), timeout_s=IN_FORCE_S, every_s=0.5)
+    wait_until(
+        "the Secret has a new key",
+        lambda: has_new_key(space, "orders-service", former),
+        timeout_s=IN_FORCE_S,
+        every_s=0.5,
+    )
     new_key_s = time.monotonic() - began
     current = account_of(space, "orders-service")
     second = space.client.produce(run="current", count=100_000, at_most_s=240, retries=0, **load, **current)
@@ -103,12 +108,6 @@ def _delete(space: Space, user: str) -> None:
     space.kubectl("delete", USER, user, "--wait=true")
     wait_until("the account is deleted", lambda: _is_unknown(space, account), timeout_s=IN_FORCE_S, every_s=2)
     wait_until("the Secret is deleted", lambda: space.find("secret", f"{user}-credentials") is None, timeout_s=30)
-
-
-def _changed(space: Space, former: dict[str, Any]) -> bool:
-    if account_of(space, "orders-service") == former:
-        raise NotYetError(space.condition(USER, "orders-service", "Ready").get("message", ""))
-    return True
 
 
 def _wait_observed(space: Space, name: str) -> None:

@@ -24,7 +24,6 @@ from delaymq.protocol.command import Command
 from delaymq.server.api.routes import ROUTES
 from lines import parser, say
 
-TOPIC_OF_ROUTE, GROUP_OF_ROUTE = "Orders", "Readers"
 HTTP_TIMEOUT_S = 20.0
 TIMES = re.compile(r'"(?:asOf|idleExpires|expires)Ms":\d+')
 """Values that differ between any two responses."""
@@ -99,10 +98,12 @@ def check_http(
         known, unknown = texts
         if known.replace(ALPHA, NOBODY) != unknown:
             found[route.path] = f"{known[:400]}, and of nobody {unknown[:400]}"
-        _, own = answer(base + path_of(route.path, None, {}), token=token)
+        if "{" in route.path:
+            continue
+        _, own = answer(base + route.path, token=token)
         requests += 1
-        if "{" not in route.path and ALPHA in own:
-            at = own.index(ALPHA)
+        at = own.find(ALPHA)
+        if at >= 0:
             found[f"{route.path} without parameters"] = own[max(0, at - 400) : at + 200]
     return requests, found
 
@@ -110,17 +111,17 @@ def check_http(
 def path_of(path: str, query: type[msgspec.Struct] | None, slots: Mapping[str, str]) -> str:
     """Return the path and query of a request that names a tenant's topic, group, key and message."""
     names = {
-        "topic": slots.get(TOPIC_OF_ROUTE, ""),
-        "group": slots.get(GROUP_OF_ROUTE, ""),
-        "key": slots.get("Key", ""),
-        "id": slots.get("message", ""),
-        "account": slots.get("account", ""),
-        "contains": slots.get("Orders", ""),
+        "topic": slots["Orders"],
+        "group": slots["Readers"],
+        "key": slots["Key"],
+        "id": slots["message"],
+        "account": slots["account"],
+        "contains": slots["Orders"],
     }
     fields = () if query is None else [field.encode_name for field in msgspec.structs.fields(query)]
     stated = {name: names[name] for name in fields if name in names and f"{{{name}}}" not in path}
     for name, value in names.items():
-        path = path.replace(f"{{{name}}}", quote(value, safe="") or "-")
+        path = path.replace(f"{{{name}}}", quote(value, safe=""))
     return f"{path}?{urlencode(stated)}" if stated else path
 
 

@@ -56,6 +56,13 @@ class World:
         result = self.server.handle(peer, command)
         return result if isinstance(result, Response) else self.server.guarded(command.code, lambda: at_once(result))
 
+    def reload_rules(self) -> None:
+        """Read changed rule files, as the server does every 2 s."""
+        assert self.server.rules is not None
+        task = self.server.rules.reload_task()
+        task.run()
+        task.finish()
+
     def broker(self, name: str = "broker-a", **options: Any) -> "BrokerPeer":
         return BrokerPeer(self, name, **options)
 

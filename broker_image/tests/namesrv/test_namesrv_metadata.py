@@ -166,10 +166,7 @@ def test_account_may_require_the_second_signature_for_queries(world: World) -> N
 def test_deleted_account_gets_no_routes(world: World, path: Path) -> None:
     assert ask(world, 105, "tenant1").code == 0
     path.write_text(RULES.replace("tenant1", "tenant2"))
-    assert world.server.rules is not None
-    task = world.server.rules.reload_task()
-    task.run()
-    task.finish()
+    world.reload_rules()
     assert "No acl config for tenant1" in str(ask(world, 105, "tenant1").remark)
 
 
@@ -189,14 +186,9 @@ def test_administrators_read_versions_of_the_rules(world: World, path: Path) -> 
     folder = path.parent / "acl"
     folder.mkdir()
     (folder / "users.yml").write_text(f"accounts:\n- {{accessKey: another, secretKey: secret-of-other}}\n{counted}")
-    assert world.server.rules is not None
-    task = world.server.rules.reload_task()
-    task.run()
-    task.finish()
+    world.reload_rules()
     (folder / "users.yml").write_text("accounts: [")
-    task = world.server.rules.reload_task()
-    task.run()
-    task.finish()
+    world.reload_rules()
     answer = ask(world, 52, "operators")
     assert answer.code == 0
     header = GetBrokerAclConfigResponseHeader.from_fields(answer.fields or {})

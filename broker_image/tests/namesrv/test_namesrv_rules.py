@@ -74,13 +74,6 @@ def ask(world: World, code: int, account: tuple[str, str] | None, **fields: str)
     return world.answer(world.peer(), command)
 
 
-def reload(world: World) -> None:
-    assert world.server.rules is not None
-    task = world.server.rules.reload_task()
-    task.run()
-    task.finish()
-
-
 def test_table_lists_all_codes_that_change_state() -> None:
     assert set(GUARDED) == set(FIELDS)
 
@@ -223,7 +216,7 @@ def test_account_may_be_bound_to_its_brokers_addresses(
     world: World, path: Path, fields: dict[str, str], refused: str
 ) -> None:
     path.write_text(RULES.replace("  - broker-a\n", ADDRESSES))
-    reload(world)
+    world.reload_rules()
     answer = ask(world, 103, A, **fields)
     assert (answer.code, world.server.refused["address"]) == ((1, 1) if refused else (0, 0))
     assert refused in str(answer.remark)
@@ -236,7 +229,7 @@ def test_account_may_be_bound_to_its_brokers_addresses(
 
 def test_unreadable_file_keeps_its_last_valid_rules(world: World, path: Path) -> None:
     path.write_text("accounts: [")
-    reload(world)
+    world.reload_rules()
     assert ask(world, 103, A).code == 0
     assert ask(world, 103, None).code == 1
 
@@ -249,7 +242,7 @@ def test_unreadable_rules_at_start_forbid_changes_and_serve_routes(path: Path) -
         assert "the rules are unreadable: correct namesrv_acl.yml" in str(answer.remark)
     assert world.ask(206).code == 0
     path.write_text(RULES)
-    reload(world)
+    world.reload_rules()
     assert ask(world, 103, A).code == 0
     assert world.server.refused["unreadable"] == len(FIELDS)
 
@@ -257,11 +250,11 @@ def test_unreadable_rules_at_start_forbid_changes_and_serve_routes(path: Path) -
 def test_changed_rules_apply_immediately_with_old_and_new_secrets(world: World, path: Path) -> None:
     second = "- accessKey: account-of-a-2\n  secretKey: second-secret\n  brokerNames: [broker-a]\n"
     path.write_text(RULES.replace("unsignedBrokers", f"{second}unsignedBrokers"))
-    reload(world)
+    world.reload_rules()
     assert ask(world, 103, A).code == 0
     assert ask(world, 103, ("account-of-a-2", "second-secret")).code == 0
     path.write_text(RULES.replace("account-of-a\n", "account-of-a-2\n").replace("secret-of-a\n", "second-secret\n"))
-    reload(world)
+    world.reload_rules()
     assert ask(world, 103, A).code == 1
     assert ask(world, 103, ("account-of-a-2", "second-secret")).code == 0
 
@@ -272,7 +265,7 @@ def test_administrators_of_an_adjacent_broker_file_are_administrators(world: Wor
         "globalWhiteRemoteAddresses: ['*']\n"
         "accounts:\n- accessKey: boss-of-brokers\n  secretKey: its-secret\n  admin: true\n"
     )
-    reload(world)
+    world.reload_rules()
     assert ask(world, 216, ("boss-of-brokers", "its-secret")).code == 0
     assert ask(world, 216, None).code == 1, "a white list of brokers opens no NameServer"
 

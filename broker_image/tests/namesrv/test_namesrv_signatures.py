@@ -143,8 +143,6 @@ def test_names_count_only_from_the_file_of_the_account(world: World, tmp_path: P
     (tmp_path / "acl" / "other.yml").write_text(
         "accounts:\n- accessKey: account-of-b\n  secretKey: another-secret\n  brokerNames: [broker-x]\n"
     )
+    world.reload_rules()
     assert world.server.rules is not None
-    task = world.server.rules.reload_task()
-    task.run()
-    task.finish()
     assert set(world.server.rules.registrars) == {"broker-x"}, "files of the folder come first"

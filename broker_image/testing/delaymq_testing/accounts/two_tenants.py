@@ -203,7 +203,7 @@ def lock(client: str, group: str, topic: str) -> bytes:
 _SUBSCRIBED: Final = '{{"topic":"{Orders}","subString":"a > 5","expressionType":"SQL92","subVersion":1}}'
 _LOCK: Final = (
     '{{"clientId":"{client}","consumerGroup":"{Readers}","mqSet":'
-    '[{{"brokerName":"market-0","queueId":0,"topic":"{Orders}"}}]}}'
+    f'[{{{{"brokerName":"{BROKER}","queueId":0,"topic":"{{Orders}}"}}}}]}}}}'
 )
 _BODIES: Final[Mapping[int, str]] = {
     25: "maxMessageSize=65536\n",
