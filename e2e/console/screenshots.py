@@ -12,16 +12,28 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from console import chromium
 from console.content import Member, consume, kill_letters, run, send
-from delaymq.client import Client, Message, Producer, SendResult
+from delaymq.client import (
+    Admin,
+    Client,
+    ClientError,
+    ClientOptions,
+    Credentials,
+    GroupConfig,
+    Message,
+    Producer,
+    SendResult,
+)
 from harness.brokers import OurCluster
 from playwright.sync_api import Browser, ViewportSize, sync_playwright
 
@@ -39,6 +51,28 @@ DELAYS = (*("1m", "2m", "3m", "5m") * 3, "5s", "30s", "4m", "6m", "7m", "8m", "9
 """Delays of the reminders, most of which are due within ten minutes."""
 PLANNED = {"Renewals": 15_000, "Reminders": 8_000, "Surveys": 2_000}
 """Messages for the forecast, by topic."""
+RULES = """
+accounts:
+- {accessKey: dana.berg, secretKey: dana.berg-secret, admin: true}
+- accessKey: web-shop
+  secretKey: web-shop-secret
+  topicPerms: [Carts=PUB]
+  quotas: {sendRequestsPerSecond: 20, sendBytesPerSecond: 100000, connections: 10}
+- accessKey: warehouse
+  secretKey: warehouse-secret
+  role: read
+  topicPerms: [Parcels=PUB|SUB]
+  quotas: {connections: 5}
+- accessKey: billing
+  secretKey: billing-secret
+  role: operate
+  topicPerms: [Invoices=PUB|SUB]
+  quotas: {sendRequestsPerSecond: 50, createdGroups: 10}
+"""
+TOPIC_OF = {"web-shop": "Carts", "warehouse": "Parcels", "billing": "Invoices"}
+RATES = {"web-shop": 30, "warehouse": 8, "billing": 12}
+"""Messages per second of the accounts; the first one exceeds its quota."""
+TENANTS_S = 15
 AT_ONCE = 100
 MEAN_DELAY_DAYS = 6
 
@@ -69,7 +103,58 @@ def main() -> None:
                 take(browser, cluster, picture)
             run(address, plan)
             take(browser, cluster, Picture("forecast", "#/delays/forecast"))
+        take_guarded(browser)
         browser.close()
+
+
+def take_guarded(browser: Browser) -> None:
+    """Take the pictures of a broker with access control."""
+    cluster = OurCluster(config={"brokerName": "broker-a", "autoCreateTopicEnable": "true"}, rules=RULES)
+    with cluster:
+        address = cluster.namesrv_address
+        run(address, administer, account("dana.berg"))
+        run(address, attempt, account("web-shop"))
+        with ThreadPoolExecutor(len(RATES)) as tenants:
+            sending = [tenants.submit(run, address, partial(sell, name), account(name)) for name in RATES]
+            for picture in (Picture("accounts", "#/accounts"), Picture("audit", "#/audit")):
+                take(browser, cluster, picture, sign_in=True)
+            for each in sending:
+                each.result()
+
+
+def account(name: str) -> ClientOptions:
+    return ClientOptions(credentials=Credentials(name, f"{name}-secret"))
+
+
+async def administer(client: Client) -> None:
+    """Change topics, a group, a setting and the rules as an administrator."""
+    admin = Admin(client)
+    for topic in ("Carts", "Parcels", "Invoices", "Drafts"):
+        await admin.create_topic(topic)
+    [address] = (await admin.masters()).values()
+    await admin.put_group(GroupConfig(group="shipping"))
+    await admin.update_broker_config(address, {"fileReservedTime": "96"})
+    await admin.put_account(address, "warehouse", admin=None, quotas={"sendRequestsPerSecond": "40"})
+    await admin.delete_topic("Drafts")
+    async with Producer(client, "operations") as producer:
+        await producer.pause("Invoices")
+
+
+async def attempt(client: Client) -> None:
+    """Attempt changes for which the account has no permission."""
+    for change in (Admin(client).delete_topic("Invoices"), Admin(client).create_topic("Promotions")):
+        with suppress(ClientError):
+            await change
+
+
+async def sell(name: str, client: Client) -> None:
+    """Send at a constant rate, unless a quota delays it."""
+    async with Producer(client, f"{name}-producer") as producer:
+        ends = time.monotonic() + TENANTS_S
+        while time.monotonic() < ends:
+            began = time.monotonic()
+            await producer.send(Message(topic=TOPIC_OF[name], body=bytes(500)))
+            await asyncio.sleep(max(1 / RATES[name] - (time.monotonic() - began), 0))
 
 
 def pictures(order: list[SendResult]) -> list[Picture]:
@@ -85,8 +170,11 @@ def pictures(order: list[SendResult]) -> list[Picture]:
     ]
 
 
-def take(browser: Browser, cluster: OurCluster, picture: Picture) -> None:
+def take(browser: Browser, cluster: OurCluster, picture: Picture, *, sign_in: bool = False) -> None:
     context = browser.new_context(viewport=picture.viewport, color_scheme=picture.scheme)  # type: ignore[arg-type]
+    if sign_in:
+        keys = {"accessKey": "dana.berg", "secretKey": "dana.berg-secret"}
+        context.request.post(f"http://{cluster.http_address}/api/v1/session", data=keys)
     page = context.new_page()
     page.goto(f"http://{cluster.http_address}/{picture.place}")
     page.wait_for_timeout(SETTLE_MS)
