@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from kind import objects
+from kind.certificates import TLS, answers_plaintext, distribute_ca
 from kind.figures import REPORTS_PATH
+from kind.groups import PODS, RATE, lose_master, wait_in_sync
 from kind.lab import Lab
 from kind.space import STORE_PATH, Space, condition
 from kind.spark import (
@@ -115,6 +118,39 @@ def run_again(space: Space, name_servers: str, first: Manifest) -> None:
         raise NotYetError(json.dumps(left))
 
     wait_until("only the newest run is kept", only_the_newest, timeout_s=60)
+
+
+def test_run_reads_the_new_master_of_a_group_that_requires_tls(
+    lab: Lab, spark_operator: SparkOperator, spaces: Callable[..., Space], note: Callable[..., None]
+) -> None:
+    space = spaces("enforcing")
+    space.apply(objects.topic("orders", queues=4))
+    name_servers = space.broker_ready(
+        replicasPerGroup=2, tls={"generate": {}, "mode": "enforcing"}, analytics=analytics_spec(lab)
+    )
+    wait_in_sync(space)
+    space.wait_condition("topic.delaymq.io", "orders", "Ready", reason="InEveryGroup")
+    distribute_ca(space, space.client.name)
+    levels = f"0,{objects.LEVEL_OF['1s']}"
+    producer = space.client.produce(topic="orders", name_servers=name_servers, rate=RATE, levels=levels, **TLS)
+    producer.wait_lines("sent", 2 * RATE)
+    began = time.monotonic()
+    master = lose_master(space)["master"]
+    failover_s = time.monotonic() - began
+    producer.wait_lines("sent", len(producer.lines("sent")) + 2 * RATE, timeout_s=60)
+    wait_in_sync(space)
+    producer.stop()
+    # The port of clients and members of the group.
+    assert not any(answers_plaintext(space, pod) for pod in PODS)
+    verdict = space.judge_when_done("orders", producer.sends())
+    verdict.assert_clean()
+
+    space.annotate(BROKER, "demo", "delaymq.io/analyze=now")
+    broker = wait_run(space, messages=inspect(space, master)["records"])
+    status = broker["status"]["analytics"]
+    assert (status["lost"], status["complete"]) == (0, True)
+    assert status["totalBytes"] == record_bytes(inspect(space, master))
+    note(failover_s=failover_s, analysed=status["messages"], **verdict.figures())
 
 
 @pytest.mark.long

@@ -9,34 +9,16 @@ from typing import Any
 import pytest
 from kind import objects
 from kind.clients import JAVA_POD, JavaClient, Program
-from kind.groups import LEVELS, PODS, RATE, REGISTER, group_of
+from kind.groups import LEVELS, PODS, RATE, REGISTER, group_of, lose_master, wait_in_sync
 from kind.lab import Lab
-from kind.space import Manifest, Space, condition
+from kind.space import Space
 from kind.verdict import longest_gap_s
-from kind.waiting import NotYetError, wait_until
+from kind.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(240)
 
 BROKER = "broker.delaymq.io"
 JAVA_RATE = 20
-
-
-def _wait_master(space: Space, other_than: str = "", *, timeout_s: float = 60.0) -> Manifest:
-    """Return the group once the status names a master, and not ``other_than``."""
-
-    def ask() -> Manifest:
-        group = group_of(space)
-        if group.get("master") and group["master"] != other_than:
-            return group
-        raise NotYetError(str({key: group.get(key) for key in ("master", "epoch", "replicas", "ready")}))
-
-    return wait_until("the group has another master", ask, timeout_s=timeout_s)
-
-
-def _wait_in_sync(space: Space, *, timeout_s: float = 90.0) -> Manifest:
-    space.wait_broker_ready(timeout_s=timeout_s)
-    assert condition(space.broker(), "ReplicasInSync")["status"] == "True"
-    return group_of(space)
 
 
 def _addresses(space: Space, service: str) -> list[str]:
@@ -71,7 +53,7 @@ def test_replica_serves_clients_at_the_same_address_after_the_master_was_killed(
     space.apply(objects.topic("orders", queues=4), objects.topic("java", queues=4))
     name_servers = space.broker_ready(replicasPerGroup=2)
     space.wait_condition("topic.delaymq.io", "orders", "Ready", reason="InEveryGroup")
-    before = _wait_in_sync(space)
+    before = wait_in_sync(space)
     assert {each["node"] for each in before["replicas"]} == {space.pod(name)["spec"]["nodeName"] for name in PODS}
     assert len({each["node"] for each in before["replicas"]}) == 2
     producer = space.client.produce(topic="orders", name_servers=name_servers, rate=RATE, levels=LEVELS)
@@ -107,16 +89,13 @@ def _fail_over(space: Space, producer: Program) -> dict[str, Any]:
     """Kill the master while messages are sent; return figures."""
     before = group_of(space)
     began = time.monotonic()
-    # Its container would be back within a second, before another member takes over.
-    space.kill_broker_process(before["master"])
-    space.kubectl("delete", "pod", before["master"], "--grace-period=0", "--force")
-    after = _wait_master(space, other_than=before["master"])
+    after = lose_master(space)
     failover_s = time.monotonic() - began
     _send_more(producer)
     assert after["address"] == before["address"]
     assert after["epoch"] > before["epoch"]
     assert _addresses(space, "demo-broker-0") == [space.pod(after["master"])["status"]["podIP"]]
-    _wait_in_sync(space)
+    wait_in_sync(space)
     return {"failover_s": failover_s, "failed_in_failover": _failures(producer, 0)}
 
 
@@ -129,13 +108,13 @@ def _found_again_and_roll(space: Space, producer: Program) -> dict[str, Any]:
     )  # fmt: skip
     assert founded in PODS
     _send_more(producer)
-    _wait_in_sync(space)
+    wait_in_sync(space)
 
     uids = space.pod_uids("app.kubernetes.io/component=broker")
     failed_before = len(producer.lines("failed"))
     began = time.monotonic()
     space.apply_broker(replicasPerGroup=2, resources={"requests": {**objects.SMALL_REQUESTS, "cpu": "11m"}})
-    _wait_in_sync(space, timeout_s=150)
+    wait_in_sync(space, timeout_s=150)
     rolled_s = time.monotonic() - began
     now = space.pod_uids("app.kubernetes.io/component=broker")
     assert all(now[name][0] != uid for name, (uid, _) in uids.items())
@@ -155,7 +134,7 @@ def test_replica_is_added_to_a_single_broker_and_removed_again(
     _send_more(producer)
     began = time.monotonic()
     space.patch(BROKER, "demo", {"spec": {"replicasPerGroup": 2}})
-    group = _wait_in_sync(space, timeout_s=120)
+    group = wait_in_sync(space, timeout_s=120)
     added_s = time.monotonic() - began
     assert (group["master"], group["address"]) == (PODS[0], address)
     assert "selector" not in space.get("service", "demo-broker-0")["spec"]

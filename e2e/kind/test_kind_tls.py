@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from cluster.errors import ClusterError
 from kind import objects
+from kind.certificates import CA_PATH, TLS, distribute_ca
 from kind.clients import JAVA_POD, JavaClient
 from kind.lab import Lab
 from kind.space import Space
@@ -17,8 +18,6 @@ from kind.waiting import NotYetError, wait_until
 pytestmark = pytest.mark.timeout(420)
 
 BROKER, TOPIC = "broker.delaymq.io", "topic.delaymq.io"
-CA_PATH = "/tmp/ca.crt"
-TLS = {"tls_ca": CA_PATH, "tls_server_name": "demo-namesrv"}
 JAVA_TLS = (
     "-Dtls.enable=true", "-Dtls.test.mode.enable=false", "-Dtls.client.authServer=true",
     f"-Dtls.client.trustCertPath={CA_PATH}",
@@ -41,9 +40,7 @@ def test_clients_notice_neither_the_change_to_enforcing_nor_a_renewed_certificat
     for topic in ("python", "java"):
         space.wait_condition(TOPIC, topic, "Ready", reason="InEveryGroup")
     space.wait_pod_ready(JAVA_POD)
-    ca = space.get("configmap", "demo-ca")["data"]["ca.crt"]
-    for pod in (space.client.name, JAVA_POD):
-        space.kubectl("exec", "-i", pod, "--", "sh", "-c", f"cat > {CA_PATH}", input=ca)
+    distribute_ca(space, space.client.name, JAVA_POD)
     plain = space.client.produce(topic="python", name_servers=name_servers, run="plain", count=5, rate=20)
     assert plain.result() == {"acknowledged": 5, "failed": 0}
     with JavaClient(space, tmp_path, options=JAVA_TLS) as java:
