@@ -76,6 +76,9 @@ class UniqueIds:
         self._counter = itertools.count()
         self._month_start_ms = 0
         self._month_end_ms = 0
+        self._start_text = ""
+        """First bytes of the ids of the millisecond `_start_ms`."""
+        self._start_ms = -1
 
     def next(self) -> str:
         """Return a new id."""
@@ -93,9 +96,12 @@ class UniqueIds:
     def _start(self) -> str:
         """Return the first bytes of an id: all but the counter."""
         now_ms = time.time_ns() // 1_000_000
-        if not self._month_start_ms <= now_ms < self._month_end_ms:
-            self._set_month(now_ms)
-        return f"{self._prefix}{(now_ms - self._month_start_ms) & 0xFFFFFFFF:08X}"
+        if now_ms != self._start_ms:
+            if not self._month_start_ms <= now_ms < self._month_end_ms:
+                self._set_month(now_ms)
+            self._start_ms = now_ms
+            self._start_text = f"{self._prefix}{(now_ms - self._month_start_ms) & 0xFFFFFFFF:08X}"
+        return self._start_text
 
     def _set_month(self, now_ms: int) -> None:
         now = datetime.fromtimestamp(now_ms / 1000, UTC)

@@ -206,7 +206,10 @@ class RemotingConnection(HandlingProtocol):
         return len(self._requests)
 
     def start_request(self, command: Command, timeout_ms: int = DEFAULT_TIMEOUT_MS) -> asyncio.Future[Command]:
-        """Number and send `command`; return the future of its response (errors as in `request`)."""
+        """Number and send `command`; return the future of its response (errors as in `request`).
+
+        A caller that cancels the future has to forget the request.
+        """
         if self.closing:
             raise ConnectionClosedError(self.remote_address, "the connection is closed")
         requests = self._requests
@@ -231,7 +234,11 @@ class RemotingConnection(HandlingProtocol):
             return await future
         finally:
             if not future.done() or future.cancelled():
-                self._requests.forget(command.opaque)
+                self.forget_request(command)
+
+    def forget_request(self, command: Command) -> None:
+        """Ignore the response to a request, unless it has already arrived."""
+        self._requests.forget(command.opaque)
 
     def send_oneway(self, command: Command) -> None:
         """Send `command`, which has no response. ConnectionClosedError; TooManyRequestsError if the peer is behind."""

@@ -13,7 +13,13 @@ from delaymq.client.due_times import Delay, Schedule
 from delaymq.client.messages import Message, schedule_for
 from delaymq.client.options import ProducerOptions
 from delaymq.client.sending.batches import batch_body
-from delaymq.client.sending.properties import outgoing_properties, properties_text
+from delaymq.client.sending.properties import (
+    check_topic,
+    is_plain,
+    outgoing_properties,
+    plain_text,
+    properties_text,
+)
 from delaymq.client.sending.requests import check_size, compressed_in_thread, request_of
 from delaymq.message import names
 from delaymq.message.ids import UniqueIds
@@ -82,17 +88,20 @@ async def outgoing_message(
     IllegalMessageError if no broker would accept it, NoSuchDelayError for an invalid delay.
     """
     schedule = schedule_for(message, delay, at)
-    message_id = ids.next()
-    properties = outgoing_properties(message, message_id)
-    if own is not None:
-        properties |= own
-    body = message.body
+    message_id, body = ids.next(), message.body
+    if own is None and is_plain(message):
+        check_topic(message.topic)
+        text, keys, is_reply = plain_text(message, message_id), "", False
+    else:
+        properties = outgoing_properties(message, message_id)
+        if own is not None:
+            properties |= own
+        text, keys = properties_text(properties), properties.get(names.KEYS, "")
+        is_reply = properties.get(names.MESSAGE_TYPE) == REPLY
     check_size(body, options)
     if len(body) > options.compress_above_bytes:
         body, compressed = await compressed_in_thread(body, options)
         sys_flag |= compressed
-    text, keys = properties_text(properties), properties.get(names.KEYS, "")
-    is_reply = properties.get(names.MESSAGE_TYPE) == REPLY
     return Outgoing(
         message.topic, message_id, keys, body, text, schedule, message.flag, sys_flag, is_reply=is_reply,
         is_managed=own is not None and not _MANAGED.isdisjoint(own),

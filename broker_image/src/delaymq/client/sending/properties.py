@@ -21,6 +21,10 @@ _RESERVED: Final = frozenset(
 )  # fmt: skip
 """Properties that only brokers and this client may set."""
 
+_UNIQUE_START: Final = f"{names.UNIQUE_KEY}\x01"
+_WAIT_TRUE: Final = f"\x02{names.WAIT}\x01true"
+_WAIT_FALSE: Final = f"\x02{names.WAIT}\x01false"
+
 _topic_problem = lru_cache(maxsize=1_024)(topic_problem)
 """Cached, since each send validates its topic and topics are few."""
 
@@ -30,6 +34,16 @@ def check_topic(topic: str) -> None:
     problem = _topic_problem(topic)
     if problem is not None:
         raise IllegalMessageError(problem)
+
+
+def is_plain(message: Message) -> bool:
+    """Return whether a message has only the properties that this client adds to each one."""
+    return not (message.properties or message.tags or message.keys or message.delay_level)
+
+
+def plain_text(message: Message, unique_id: str) -> str:
+    """Return the encoded properties of a plain message: those of `outgoing_properties`."""
+    return f"{_UNIQUE_START}{unique_id}{_WAIT_TRUE if message.wait_stored else _WAIT_FALSE}"
 
 
 def caller_properties(message: Message) -> dict[str, str]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+import msgspec
 
 from delaymq.client.core.broker_faults import BrokerFaults
 from delaymq.client.core.client import Client
@@ -38,8 +39,7 @@ or a switchover takes about a second.
 _starts = itertools.count()
 
 
-@dataclass(slots=True)
-class _Attempts:
+class _Attempts(msgspec.Struct, gc=False):
     """State of a send across its attempts; `tried` and `address` refer to the last one."""
 
     outgoing: Outgoing
