@@ -23,7 +23,7 @@ mod transactions;
 use pyo3::prelude::*;
 
 /// Version of the functions' signatures and results; `delaymq.kernels` uses the package only if it has the same one.
-const INTERFACE: u32 = 9;
+const INTERFACE: u32 = 10;
 
 #[pymodule]
 fn delaymq_kernels(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -34,7 +34,7 @@ fn delaymq_kernels(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<scan::LogScanner>()?;
     module.add_class::<sends::SendEncoder>()?;
     module.add_function(wrap_pyfunction!(collect::collect_matching, module)?)?;
-    module.add_function(wrap_pyfunction!(filter::count_without, module)?)?;
+    module.add_function(wrap_pyfunction!(filter::find_needle, module)?)?;
     module.add_function(wrap_pyfunction!(pull::split_plain, module)?)?;
     module.add_function(wrap_pyfunction!(index::chain_entries, module)?)
 }

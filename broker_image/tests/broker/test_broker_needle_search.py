@@ -1,4 +1,4 @@
-"""The compiled search for records without a needle counts what its twin counts, whatever log and queue contain."""
+"""The compiled search for a needle finds what its twin finds, whatever log and queue contain."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ from mmap import mmap
 from random import Random
 
 import pytest
-from delaymq.broker.pull.needle_search import count_without, count_without_twin
+from delaymq.broker.pull.needle_search import find_needle, find_needle_twin
 from delaymq.broker.pull.property_reader import MAX_SEARCHED_BYTES, PropertyReader
 from delaymq.message import flags
 from delaymq.message.ids import pack_host
-from delaymq.message.record import encode_record
+from delaymq.message.record import decode_record, encode_record
 from delaymq.store.consume_queue import ENTRY
 from delaymq_testing.compiled_kernels import NEEDS_KERNELS
 from delaymq_testing.repetitions import FUZZ_INPUTS, SEED
 
 NEEDLE = b"color\x01red"
+SEARCHED = [0, 21, MAX_SEARCHED_BYTES, MAX_SEARCHED_BYTES]
 
 
 def record(chance: Random, offset: int) -> bytes:
@@ -60,48 +61,91 @@ def mapped(data: bytes) -> mmap:
 
 
 @NEEDS_KERNELS
-def test_kernel_counts_as_its_twin_does() -> None:
-    chance, counted = Random(SEED), 0
-    assert count_without is not count_without_twin
+def test_kernel_finds_what_its_twin_finds() -> None:
+    chance, found_ones, skipped = Random(SEED), 0, 0
+    assert find_needle is not find_needle_twin
     for number in range(FUZZ_INPUTS):
         log, entries = log_and_entries(chance)
         base, window = int.from_bytes(log[:8], "big"), log[8:]
         if chance.randrange(4) == 0:
             cut = chance.randrange(len(window) + 1)
             window, base = chance.choice([(window[:cut], base), (window[cut:], base + cut)])
-        place, most = chance.randrange(4), chance.choice([0, 1, 3, 10_000])
-        most_searched = chance.choice([0, 20, MAX_SEARCHED_BYTES])
+        place, most_skipped = chance.choice([0, 0, 1, 4]), chance.choice([0, 1, 3, 10_000])
+        limits = (
+            most_skipped,
+            chance.choice(SEARCHED),
+            chance.choice([0, 1, 2, 33]),
+        )
         searched = mapped(window) if window and chance.randrange(2) else window
-        found = count_without(searched, base, entries, place, NEEDLE, most, most_searched)
-        assert found == count_without_twin(searched, base, entries, place, NEEDLE, most, most_searched)
-        assert found == count_without_twin(window, base, entries, place, NEEDLE, most, most_searched), (SEED, number)
-        counted += found
-    assert counted > FUZZ_INPUTS // 20
+        found, following = find_needle(searched, base, entries, place, NEEDLE, *limits)
+        assert (found, following) == find_needle_twin(searched, base, entries, place, NEEDLE, *limits)
+        assert (found, following) == find_needle_twin(window, base, entries, place, NEEDLE, *limits), (SEED, number)
+        found_ones += len(found)
+        skipped += following - place - len(found)
+    assert min(found_ones, skipped) > FUZZ_INPUTS // 40
 
 
-@pytest.mark.parametrize("mapped_share", [0, 0.5, 1])
-def test_every_record_with_the_needle_is_a_candidate_and_work_is_bounded(mapped_share: float) -> None:
-    """The end of the log, or all of it, may be a mapped segment."""
-    chance = Random(SEED)
-    log, entries, expected = b"", b"", []
-    for place in range(300):
-        part = record(chance, len(log))
-        entries += ENTRY.pack(len(log), len(part), 0)
-        log += part
-        if part.endswith(NEEDLE):
-            expected.append(place)
+class Log:
+    """A log of 300 records in one queue, whose end may be a mapped segment."""
 
-    def read(at: int, size: int) -> bytes:
-        return log[at : at + size] if at + size <= len(log) else b""
+    def __init__(self, mapped_share: float) -> None:
+        chance = Random(SEED)
+        log, self.entries, self.wanted = b"", b"", list[int]()
+        self.properties: list[bytes] = []
+        for place in range(300):
+            part = record(chance, len(log))
+            self.entries += ENTRY.pack(len(log), len(part), 0)
+            log += part
+            self.properties.append(decode_record(part).raw_properties)
+            if part.endswith(NEEDLE):
+                self.wanted.append(place)
+        self._log, base = log, int(len(log) * (1 - mapped_share))
+        self._window = (mapped(log[base:]), base) if mapped_share else ()
 
-    base = int(len(log) * (1 - mapped_share))
-    window = (mapped(log[base:]), base) if mapped_share else ()
-    reader = PropertyReader(read, 1_000, *window)
-    found = [place for place, _ in reader.candidates(entries, NEEDLE)]
-    assert set(expected) <= set(found)
+    def reader(self, work: int) -> PropertyReader:
+        return PropertyReader(self._read, work, *self._window)
+
+    def _read(self, at: int, size: int) -> bytes:
+        return self._log[at : at + size] if at + size <= len(self._log) else b""
+
+
+SHARES = pytest.mark.parametrize("mapped_share", [0, 0.5, 1])
+
+
+@SHARES
+@pytest.mark.parametrize("most", [1, 33])
+def test_every_record_with_the_needle_is_a_candidate_and_work_is_bounded(mapped_share: float, most: int) -> None:
+    log = Log(mapped_share)
+    reader = log.reader(1_000)
+    found = []
+    for place, (physical_offset, size, _) in reader.candidates(log.entries, NEEDLE, most):
+        assert reader(physical_offset, size) == log.properties[place]
+        found.append(place)
+    assert set(log.wanted) <= set(found)
     assert len(found) < 300
     assert reader.work_left == 1_000 - (300 - len(found))
-    reader = PropertyReader(read, 10, *window)
-    found = [place for place, _ in reader.candidates(entries, NEEDLE)]
+    reader = log.reader(10)
+    found = [place for place, _ in reader.candidates(log.entries, NEEDLE, most)]
     assert len(found) == 290
     assert reader.work_left == 0
+
+
+@SHARES
+def test_pulls_with_little_work_reach_every_record(mapped_share: float) -> None:
+    log, first, examined = Log(mapped_share), 0, []
+    for _ in range(300):
+        reader = log.reader(8)
+        for place, (physical_offset, size, _) in reader.candidates(log.entries[first * ENTRY.size :], NEEDLE, 33):
+            if reader.work_left <= 0:
+                break
+            assert reader(physical_offset, size) == log.properties[first + place]
+            reader.work_left -= 5
+            examined.append(first + place)
+        else:
+            break
+        assert place
+        first += place
+    else:
+        pytest.fail("the pulls did not reach the end of the queue")
+    assert examined == sorted(set(examined))
+    assert set(log.wanted) <= set(examined)

@@ -23,7 +23,7 @@ from delaymq.client.core import queue_calls
 from delaymq.client.decoding import compressed_bytes, stored_messages
 from delaymq.protocol.bodies import BrokerData, MessageQueue, RouteQueues, TopicRoute
 from delaymq.protocol.codes import RequestCode, ResponseCode
-from delaymq.protocol.command import Command, Response
+from delaymq.protocol.command import Command, Response, request_command
 from delaymq_testing.client.consuming import subscribed
 from delaymq_testing.client.fake_peer import FakeBroker, run, running, until
 
@@ -302,3 +302,30 @@ def test_retry_has_a_level(level: int) -> None:
 def test_queue_suspension_is_limited_as_in_rocketmq(pause_ms: int) -> None:
     with pytest.raises(ValueError, match="suspended for 10 to 30000 ms"):
         Suspend(pause_ms)
+
+
+def test_cancelled_wait_for_a_broker_that_does_not_read_leaves_other_requests_open() -> None:
+    async def scenario() -> None:
+        broker = FakeBroker()
+        async with running(broker) as (client, _), Producer(client) as producer:
+            await producer.send(Message(topic="T", body=b"x"))
+            for peer in broker.connections:
+                peer._transport.pause_reading()  # as a peer that hangs
+            connection = await client.network.connection(broker.address)
+            first = connection.start_request(request_command(RequestCode.GET_MAX_OFFSET))
+            while not connection.is_behind:
+                connection.send(bytes(1 << 20))
+                await asyncio.sleep(0)
+            # A command that was sent to another server before has the number of a request.
+            repeated = request_command(RequestCode.GET_MAX_OFFSET)
+            [repeated.opaque] = connection._requests._open
+            waiting = asyncio.ensure_future(client.network.invoke(broker.address, repeated, 60_000))
+            await asyncio.sleep(0.01)
+            waiting.cancel()
+            await asyncio.gather(waiting, return_exceptions=True)
+            assert connection.open_requests == 1
+            for peer in broker.connections:
+                peer.abort()
+            await asyncio.gather(first, return_exceptions=True)
+
+    run(scenario)

@@ -15,7 +15,7 @@ from delaymq.client.decoding import decode_messages, inflated, stored_messages
 from delaymq.client.due_times import delay_in_ms
 from delaymq.client.errors import UnreachableError
 from delaymq.client.options import ConsumeFrom, ProducerOptions
-from delaymq.client.sending.properties import outgoing_properties, properties_text
+from delaymq.client.sending.properties import is_plain, outgoing_properties, plain_text, properties_text
 from delaymq.client.subscriptions import Subscription, subscription_to
 from delaymq.message.compression import MAX_INFLATED_BYTES, inflate
 from delaymq.message.errors import IllegalMessageError, RecordError
@@ -231,6 +231,15 @@ def test_committable_offset_is_the_first_unfinished_one(data: st.DataObject) -> 
 def test_invalid_messages_are_rejected_with_a_reason(message: Message, why: str) -> None:
     with pytest.raises(IllegalMessageError, match=why):
         properties_text(outgoing_properties(message, "ID"))
+
+
+@pytest.mark.parametrize("wait_stored", [True, False])
+def test_plain_message_has_the_properties_of_any_other(wait_stored: bool) -> None:
+    message = Message(topic="T", body=b"", wait_stored=wait_stored)
+    assert is_plain(message)
+    assert plain_text(message, "ID") == properties_text(outgoing_properties(message, "ID"))
+    more: list[dict[str, Any]] = [{"tags": "a"}, {"keys": ("k",)}, {"properties": {"a": "b"}}, {"delay_level": -1}]
+    assert not any(is_plain(Message(topic="T", body=b"", **fields)) for fields in more)
 
 
 def test_string_is_one_key_and_a_list_is_kept() -> None:

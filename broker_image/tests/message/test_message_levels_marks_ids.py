@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
+
 import pytest
 from delaymq.message.errors import LevelTableError
 from delaymq.message.ids import UniqueIds, offset_message_id, pack_host, parse_offset_message_id, unpack_host
@@ -109,6 +111,16 @@ def test_unique_ids_differ(address: str, digits: int) -> None:
     made = {ids.next() for _ in range(1_000)}
     assert len(made) == 1_000
     assert {len(one) for one in made} == {digits}
+
+
+def test_unique_ids_state_the_time_since_the_start_of_the_month(monkeypatch: pytest.MonkeyPatch) -> None:
+    ids, start = UniqueIds(), datetime(2026, 11, 1, tzinfo=UTC)
+    following = datetime(2026, 12, 1, tzinfo=UTC)
+    for moment, ms in ((start, 0), (start, 0), (following - timedelta(milliseconds=1), 2_591_999_999), (following, 0),
+                       (start + timedelta(milliseconds=7), 7)):  # fmt: skip
+        now_ns = int(moment.timestamp() * 1_000) * 1_000_000
+        monkeypatch.setattr("delaymq.message.ids.time.time_ns", lambda now_ns=now_ns: now_ns)
+        assert int(ids.next()[-12:-4], 16) == ms
 
 
 def test_topic_names() -> None:

@@ -99,8 +99,8 @@ class UniqueIds:
         if now_ms != self._start_ms:
             if not self._month_start_ms <= now_ms < self._month_end_ms:
                 self._set_month(now_ms)
-            self._start_ms = now_ms
             self._start_text = f"{self._prefix}{(now_ms - self._month_start_ms) & 0xFFFFFFFF:08X}"
+            self._start_ms = now_ms
         return self._start_text
 
     def _set_month(self, now_ms: int) -> None:

@@ -3,30 +3,52 @@
 from __future__ import annotations
 
 from mmap import mmap
-from typing import Final
+from typing import Final, TypeAlias
 
 from delaymq import kernels
 from delaymq.message import flags
-from delaymq.message.record import HEAD, MESSAGE_MAGIC, OUTLINE
+from delaymq.message.record import (
+    HEAD,
+    MESSAGE_MAGIC,
+    OUTLINE,
+    PROPERTIES_LENGTH,
+    PROPERTIES_LENGTH_BYTES,
+    TAIL_LENGTHS_BYTES,
+)
 from delaymq.store.consume_queue import ENTRY
 
+Found: TypeAlias = tuple[int, int, int]
+"""Number of an entry, and where the properties of its record begin and end in the window."""
+
 _HEAD_AT: Final = OUTLINE.unpack_from
+_PROPERTIES_LENGTH_AT: Final = PROPERTIES_LENGTH.unpack_from
 
 
-def count_without_twin(
-    window: bytes | mmap, base: int, entries: bytes, place: int, needle: bytes, most: int, most_searched: int
-) -> int:
-    """Return how many entries of a queue, from the number `place` on and at most `most`, name records without `needle`.
+def find_needle_twin(
+    window: bytes | mmap,
+    base: int,
+    entries: bytes,
+    place: int,
+    needle: bytes,
+    most_skipped: int,
+    most_searched: int,
+    most_found: int,
+) -> tuple[list[Found], int]:
+    """Return the entries of a queue, from the number `place` on, whose records contain `needle` in topic or properties,
+    and the number of the entry that ends the search.
 
-    `window` are bytes of the log from physical offset `base` on. The first entry whose record may contain the needle in
-    its topic or properties, is not completely in the window, is damaged, has an IPv6 host, or has a topic and
-    properties of more than `most_searched` bytes, ends the count. Twin of the kernel `count_without`.
+    `window` are bytes of the log from physical offset `base` on. The search ends before an entry whose record is not
+    completely in the window, is damaged, has an IPv6 host, or has a topic and properties of more than `most_searched`
+    bytes. It also ends behind `most_found` found records, and before a record that would be skipped if `most_skipped`
+    were skipped already. Twin of the kernel `find_needle`.
     """
-    size_of_window, count = len(window), 0
-    for physical_offset, size, _ in ENTRY.iter_unpack(entries[place * ENTRY.size : (place + most) * ENTRY.size]):
+    size_of_window, found, first = len(window), list[Found](), place
+    # Behind these, both limits are reached.
+    last = place + most_skipped + most_found
+    for physical_offset, size, _ in ENTRY.iter_unpack(entries[place * ENTRY.size : last * ENTRY.size]):
         at = physical_offset - base
         end = at + size
-        if at < 0 or size < HEAD.size or end > size_of_window:
+        if len(found) == most_found or at < 0 or size < HEAD.size or end > size_of_window:
             break
         stated, magic, sys_flag, body_length = _HEAD_AT(window, at)
         topic_at = at + HEAD.size + body_length
@@ -36,11 +58,17 @@ def count_without_twin(
             or sys_flag & flags.HOST_MASK
             or body_length < 0
             or not topic_at < end <= topic_at + most_searched
-            or window.find(needle, topic_at, end) >= 0
         ):
             break
-        count += 1
-    return count
+        if window.find(needle, topic_at, end) >= 0:
+            begin = topic_at + TAIL_LENGTHS_BYTES + window[topic_at]
+            if begin > end or _PROPERTIES_LENGTH_AT(window, begin - PROPERTIES_LENGTH_BYTES)[0] != end - begin:
+                break
+            found.append((place, begin, end))
+        elif place - first - len(found) == most_skipped:
+            break
+        place += 1
+    return found, place
 
 
-count_without: Final = kernels.choose("count_without", count_without_twin)
+find_needle: Final = kernels.choose("find_needle", find_needle_twin)

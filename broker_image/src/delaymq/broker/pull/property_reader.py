@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from mmap import mmap
 from typing import Final
 
-from delaymq.broker.pull.needle_search import count_without
+from delaymq.broker.pull.needle_search import find_needle
 from delaymq.message import flags
 from delaymq.message.record import (
     BODY_LENGTH,
@@ -45,7 +45,7 @@ class PropertyReader:
     not be read: a mapped segment. Bodies in it are not touched.
     """
 
-    __slots__ = ("_base", "_read", "_window", "work_left")
+    __slots__ = ("_base", "_found", "_read", "_window", "ahead", "work_left")
 
     def __init__(
         self, read: Callable[[int, int], bytes], work: int = 0, window: bytes | mmap = b"", base: int = 0
@@ -53,42 +53,55 @@ class PropertyReader:
         self._read = read
         self._base = base
         self._window = window
+        self._found: tuple[int, bytes | mmap, int, int] | None = None
+        """Physical offset of the record that `candidates` yielded last, and where its properties are in a window."""
+        self.ahead = 0
+        """Entries that were searched behind the last one that `candidates` yielded; `work_left` excludes them."""
         self.work_left = work
         """Remaining units of work, of about 1 µs each. Callers that examine properties deduct their work."""
 
-    def candidates(self, entries: bytes, needle: bytes) -> Iterator[Row]:
+    def candidates(self, entries: bytes, needle: bytes, most: int) -> Iterator[Row]:
         """Yield those of the queue's `entries` whose properties may contain `needle`.
 
-        Each skipped entry costs one unit of work. When no work is left, the next entry is yielded unconditionally.
+        `most` of them, at least 1, are searched for together. Each skipped entry costs one unit of work. When no work
+        is left, the next entry is yielded unconditionally.
         """
-        place, count = 0, len(entries) // ENTRY.size
+        place, count, moved_to = 0, len(entries) // ENTRY.size, -1
         while True:
-            place += self._skipped(entries, place, needle)
+            work, window = max(self.work_left, 0), self._window
+            found, following = find_needle(window, self._base, entries, place, needle, work, MAX_SEARCHED_BYTES, most)
+            for number, begin, end in found:
+                # Not earlier: work that is used up would end each pull before its first candidate.
+                self.work_left -= number - place
+                place = number + 1
+                self.ahead = following - place
+                entry = ENTRY.unpack_from(entries, number * ENTRY.size)
+                self._found = entry[0], window, begin, end
+                yield number, entry
+            self.work_left -= following - place
+            place, self.ahead = following, 0
             if place == count:
                 return
+            if len(found) == most:
+                continue
             entry = ENTRY.unpack_from(entries, place * ENTRY.size)
             physical_offset, size, _ = entry
             at = physical_offset - self._base
-            if (at < 0 or at + size > len(self._window)) and HEAD.size <= size <= LARGE_RECORD_BYTES:
+            is_outside = at < 0 or at + size > len(self._window)
+            if is_outside and moved_to != place and HEAD.size <= size <= LARGE_RECORD_BYTES:
                 self._move(physical_offset, size)
-                skipped = self._skipped(entries, place, needle)
-                if skipped:
-                    place += skipped
-                    continue
+                moved_to = place
+                continue
+            self._found = None
             yield place, entry
             place += 1
 
-    def _skipped(self, entries: bytes, place: int, needle: bytes) -> int:
-        """Return the number of entries from `place` on that can be skipped, and deduct their work."""
-        most = max(self.work_left, 0)
-        skipped = count_without(self._window, self._base, entries, place, needle, most, MAX_SEARCHED_BYTES)
-        self.work_left -= skipped
-        return skipped
-
     def __call__(self, physical_offset: int, size: int) -> bytes | None:
         """Return the property bytes of the record at an offset, or None if there is no such record."""
+        found, window = self._found, self._window
+        if found is not None and found[0] == physical_offset:
+            return found[1][found[2] : found[3]]
         at = physical_offset - self._base
-        window = self._window
         if at < 0 or at + size > len(window):
             if size > LARGE_RECORD_BYTES:
                 return self._of_large(physical_offset, size)

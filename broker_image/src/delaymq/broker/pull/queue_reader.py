@@ -183,7 +183,7 @@ def _collect(
     rows: Iterable[Row] = enumerate(ENTRY.iter_unpack(entries))
     if oldest <= first_offset and last_offset + last_size <= confirmed:
         # No entry ends the search, so entries that cannot match may be skipped.
-        rows = _candidates(entries, wanted, properties_of)
+        rows = _candidates(entries, wanted, properties_of, limit)
     status = NO_MATCHED
     count = total = start = end = 0
     parts = []
@@ -218,7 +218,7 @@ def _collect(
         examined, physical_offset = len(entries) // ENTRY.size, last_offset
     behind = store.end_offset - physical_offset
     if properties_of is not None:
-        broker.property_work.spend(allowed - properties_of.work_left)
+        broker.property_work.spend(allowed - properties_of.work_left + properties_of.ahead)
     if count:
         parts.append(store.read_bytes(start, end - start))
         records = b"".join(parts) if len(parts) > 1 else parts[0]
@@ -244,10 +244,10 @@ def _transfer_limits(broker: PullLimits, limit: int, first_offset: int) -> tuple
     return limit, config.max_transfer_bytes_on_message_in_memory
 
 
-def _candidates(entries: bytes, wanted: Filter, properties_of: PropertyReader | None) -> Iterable[Row]:
-    """Return the entries that may match."""
+def _candidates(entries: bytes, wanted: Filter, properties_of: PropertyReader | None, limit: int) -> Iterable[Row]:
+    """Return the entries that may match, for a response of at most `limit` records."""
     if properties_of is not None and wanted.needle:
-        return properties_of.candidates(entries, wanted.needle)
+        return properties_of.candidates(entries, wanted.needle, limit + 1)  # the last one ends the response
     has_one_tag = len(wanted.codes) == CODE_BYTES
     return _tagged(entries, wanted.codes) if has_one_tag else enumerate(ENTRY.iter_unpack(entries))
 

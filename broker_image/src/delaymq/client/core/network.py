@@ -95,11 +95,13 @@ class Network:
         try:
             if connection is None or connection.closing or connection.is_behind:
                 connection, left_ms = await self._ready(address, timeout_ms)
-            answer = await connection.start_request(command, left_ms)
-        except asyncio.CancelledError:
-            if connection is not None:
-                connection.forget_request(command)
-            raise
+            # As `RemotingConnection.request`, without another coroutine for each send.
+            future = connection.start_request(command, left_ms)
+            try:
+                answer = await future
+            finally:
+                if not future.done() or future.cancelled():
+                    connection.forget_request(command)
         except RequestTimeoutError as error:
             if connection is not None and _was_silent(connection, left_ms):
                 # The process there may be stalled, and another one may have its address by now.
