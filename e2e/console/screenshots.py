@@ -23,6 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from console import chromium
 from console.content import Member, consume, kill_letters, run, send
+from console.watched import Watched
 from delaymq.client import (
     Admin,
     Client,
@@ -51,6 +52,7 @@ DELAYS = (*("1m", "2m", "3m", "5m") * 3, "5s", "30s", "4m", "6m", "7m", "8m", "9
 """Delays of the reminders, most of which are due within ten minutes."""
 PLANNED = {"Renewals": 15_000, "Reminders": 8_000, "Surveys": 2_000}
 """Messages for the forecast, by topic."""
+ADMINISTRATOR = "dana.berg"
 RULES = """
 accounts:
 - {accessKey: dana.berg, secretKey: dana.berg-secret, admin: true}
@@ -112,18 +114,22 @@ def take_guarded(browser: Browser) -> None:
     cluster = OurCluster(config={"brokerName": "broker-a", "autoCreateTopicEnable": "true"}, rules=RULES)
     with cluster:
         address = cluster.namesrv_address
-        run(address, administer, account("dana.berg"))
+        run(address, administer, account(ADMINISTRATOR))
         run(address, attempt, account("web-shop"))
         with ThreadPoolExecutor(len(RATES)) as tenants:
             sending = [tenants.submit(run, address, partial(sell, name), account(name)) for name in RATES]
             for picture in (Picture("accounts", "#/accounts"), Picture("audit", "#/audit")):
-                take(browser, cluster, picture, sign_in=True)
+                take(browser, cluster, picture, ADMINISTRATOR)
             for each in sending:
                 each.result()
 
 
 def account(name: str) -> ClientOptions:
-    return ClientOptions(credentials=Credentials(name, f"{name}-secret"))
+    return ClientOptions(credentials=Credentials(name, secret_of(name)))
+
+
+def secret_of(name: str) -> str:
+    return f"{name}-secret"
 
 
 async def administer(client: Client) -> None:
@@ -170,13 +176,13 @@ def pictures(order: list[SendResult]) -> list[Picture]:
     ]
 
 
-def take(browser: Browser, cluster: OurCluster, picture: Picture, *, sign_in: bool = False) -> None:
-    context = browser.new_context(viewport=picture.viewport, color_scheme=picture.scheme)  # type: ignore[arg-type]
-    if sign_in:
-        keys = {"accessKey": "dana.berg", "secretKey": "dana.berg-secret"}
-        context.request.post(f"http://{cluster.http_address}/api/v1/session", data=keys)
-    page = context.new_page()
-    page.goto(f"http://{cluster.http_address}/{picture.place}")
+def take(browser: Browser, cluster: OurCluster, picture: Picture, signed_in: str = "") -> None:
+    """Take a picture, with the session of an account if one is given."""
+    seen = Watched(browser, f"http://{cluster.http_address}", viewport=picture.viewport, color_scheme=picture.scheme)
+    if signed_in:
+        seen.sign_in(signed_in, secret_of(signed_in))
+    seen.go(picture.place)
+    page = seen.page
     page.wait_for_timeout(SETTLE_MS)
     if picture.name == "deadletters":
         for box in page.get_by_role("checkbox").all()[1:4]:
@@ -186,7 +192,7 @@ def take(browser: Browser, cluster: OurCluster, picture: Picture, *, sign_in: bo
         page.wait_for_timeout(SETTLE_MS)
     path = IMAGES_PATH / f"console-{picture.name}.png"
     page.screenshot(path=path)
-    context.close()
+    seen.close()
     if path.stat().st_size > MAX_IMAGE_BYTES:
         raise SystemExit(f"{path} has {path.stat().st_size} bytes (limit: {MAX_IMAGE_BYTES}): show less in it")
 

@@ -18,18 +18,6 @@ def group_of(space: Space) -> Manifest:
     return found
 
 
-def wait_master(space: Space, other_than: str = "", *, timeout_s: float = 60.0) -> Manifest:
-    """Return the group once the status names a master, and not ``other_than``."""
-
-    def ask() -> Manifest:
-        group = group_of(space)
-        if group.get("master") and group["master"] != other_than:
-            return group
-        raise NotYetError(str({key: group.get(key) for key in ("master", "epoch", "replicas", "ready")}))
-
-    return wait_until("the group has another master", ask, timeout_s=timeout_s)
-
-
 def wait_in_sync(space: Space, *, timeout_s: float = 90.0) -> Manifest:
     space.wait_broker_ready(timeout_s=timeout_s)
     assert condition(space.broker(), "ReplicasInSync")["status"] == "True"
@@ -42,4 +30,11 @@ def lose_master(space: Space) -> Manifest:
     # Its container would be back within a second, before another member takes over.
     space.kill_broker_process(lost)
     space.kubectl("delete", "pod", lost, "--grace-period=0", "--force")
-    return wait_master(space, other_than=lost)
+
+    def ask() -> Manifest:
+        group = group_of(space)
+        if group.get("master") and group["master"] != lost:
+            return group
+        raise NotYetError(str({key: group.get(key) for key in ("master", "epoch", "replicas", "ready")}))
+
+    return wait_until("the group has another master", ask, timeout_s=60)

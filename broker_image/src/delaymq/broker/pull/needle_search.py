@@ -24,6 +24,14 @@ _HEAD_AT: Final = OUTLINE.unpack_from
 _PROPERTIES_LENGTH_AT: Final = PROPERTIES_LENGTH.unpack_from
 
 
+def properties_at(window: bytes | mmap, topic_at: int, end: int) -> int | None:
+    """Return where the properties begin that follow a topic; None if they do not end where the record does."""
+    begin = topic_at + TAIL_LENGTHS_BYTES + window[topic_at]
+    if begin > end or _PROPERTIES_LENGTH_AT(window, begin - PROPERTIES_LENGTH_BYTES)[0] != end - begin:
+        return None
+    return begin
+
+
 def find_needle_twin(
     window: bytes | mmap,
     base: int,
@@ -61,8 +69,8 @@ def find_needle_twin(
         ):
             break
         if window.find(needle, topic_at, end) >= 0:
-            begin = topic_at + TAIL_LENGTHS_BYTES + window[topic_at]
-            if begin > end or _PROPERTIES_LENGTH_AT(window, begin - PROPERTIES_LENGTH_BYTES)[0] != end - begin:
+            begin = properties_at(window, topic_at, end)
+            if begin is None:
                 break
             found.append((place, begin, end))
         elif place - first - len(found) == most_skipped:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from mmap import mmap
 from typing import Final
 
-from delaymq.broker.pull.needle_search import find_needle
+from delaymq.broker.pull.needle_search import find_needle, properties_at
 from delaymq.message import flags
 from delaymq.message.record import (
     BODY_LENGTH,
@@ -15,9 +15,6 @@ from delaymq.message.record import (
     MAX_HEAD_BYTES,
     MESSAGE_MAGIC,
     OUTLINE,
-    PROPERTIES_LENGTH,
-    PROPERTIES_LENGTH_BYTES,
-    TAIL_LENGTHS_BYTES,
     body_at,
 )
 from delaymq.store.consume_queue import ENTRY
@@ -35,7 +32,6 @@ Row = tuple[int, tuple[int, int, int]]
 """Number of an entry among those read, and the entry: physical offset, size, tags code."""
 
 _HEAD_AT: Final = OUTLINE.unpack_from
-_PROPERTIES_LENGTH_AT: Final = PROPERTIES_LENGTH.unpack_from
 
 
 class PropertyReader:
@@ -153,7 +149,5 @@ def _topic_behind_wide_head(data: bytes | mmap, at: int, end: int, sys_flag: int
 
 def _last_part(data: bytes | mmap, topic_at: int, end: int) -> bytes | None:
     """Return the properties, which follow the topic at the end of a record."""
-    begin = topic_at + TAIL_LENGTHS_BYTES + data[topic_at]
-    if begin > end or _PROPERTIES_LENGTH_AT(data, begin - PROPERTIES_LENGTH_BYTES)[0] != end - begin:
-        return None
-    return data[begin:end]
+    begin = properties_at(data, topic_at, end)
+    return None if begin is None else data[begin:end]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from delaymq.client.messages import Message, schedule_for
-from delaymq.client.sending.properties import caller_properties, check_properties_size, check_topic
+from delaymq.client.sending.properties import caller_properties, check_properties_size, check_topic, plain_text
 from delaymq.message import names
 from delaymq.message.errors import IllegalMessageError
 from delaymq.message.properties import encode_properties, format_properties
@@ -33,7 +33,6 @@ def batch_body(messages: Sequence[Message], unique_ids: Sequence[str]) -> tuple[
     topic, wait = messages[0].topic, messages[0].wait_stored
     check_topic(topic)
     _check_no_retry(topic)
-    end = f"\x02{names.WAIT}\x01{'true' if wait else 'false'}"
     entries: list[tuple[int, bytes, bytes]] = []
     has_timed = False
     for message, unique_id in zip(messages, unique_ids, strict=True):
@@ -43,7 +42,7 @@ def batch_body(messages: Sequence[Message], unique_ids: Sequence[str]) -> tuple[
             )
         if message.delay_level or message.properties:
             _check_level(message)
-        text = f"{names.UNIQUE_KEY}\x01{unique_id}{end}"
+        text = plain_text(message, unique_id)
         if message.properties or message.tags or message.keys:
             text = f"{format_properties(caller_properties(message))}\x02{text}"
         if message.delay is not None or message.at is not None:

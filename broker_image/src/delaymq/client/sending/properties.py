@@ -42,7 +42,7 @@ def is_plain(message: Message) -> bool:
 
 
 def plain_text(message: Message, unique_id: str) -> str:
-    """Return the encoded properties of a plain message: those of `outgoing_properties`."""
+    """Return the encoded properties that this client adds to each message, in the form of `outgoing_properties`."""
     return f"{_UNIQUE_START}{unique_id}{_WAIT_TRUE if message.wait_stored else _WAIT_FALSE}"
 
 
