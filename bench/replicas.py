@@ -23,6 +23,8 @@ from subjects import Contender, Subject
 SYNC_8: dict[str, Any] = {"threads": 8}
 BATCH: dict[str, Any] = {"mode": "batch", "threads": 4, "batch": 32}
 MODES = ("ASYNC_MASTER", "SYNC_MASTER")
+UNLIMITED = str(1 << 40)
+"""Only DelayMQ limits what a replica that catches up receives. RocketMQ's broker ignores the setting."""
 LAG_RATE = 20_000
 LAG_SAMPLE_S = 0.01
 MIN_LAGS = 2
@@ -46,7 +48,7 @@ def replicas(options: Options, contender: Contender, load: LoadProgram) -> Itera
     ASYNC_MASTER: under SYNC_MASTER, no send succeeds without a replica.
     """
     for mode in MODES:
-        with Subject(contender, load, is_pair=True, brokerRole=mode) as subject:
+        with Subject(contender, load, is_pair=True, brokerRole=mode, haMaxBytesPerSecond=UNLIMITED) as subject:
             subject.start()
             _wait_for_replica(subject)
             subject.send("Warm", seconds=options.scaled(10, 3), size=1024, **SYNC_8)

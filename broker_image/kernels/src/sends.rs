@@ -97,7 +97,8 @@ impl SendEncoder {
     ///
     /// `topics` maps names to configurations, `queues` maps topic and queue id to queues with a `max_number`. `answer`
     /// are the parts of a response: up to the id's offset, between it and the queue id, between it and the queue offset,
-    /// up to the opaque, and the end. `halves` are the maximum size of a half message's body (-1: there may be none), the
+    /// up to the opaque, and the end. `waits`: all responses wait, so messages that request none of this are left to
+    /// Python. `halves` are the maximum size of a half message's body (-1: there may be none), the
     /// chunks of pending half messages, and the time in ms. `delays` decide about messages with a delay level. `log` is the open segment, which begins at `log_base`.
     #[allow(clippy::too_many_arguments)]
     fn encode<'py>(
@@ -110,6 +111,7 @@ impl SendEncoder {
         max_body_bytes: usize,
         cluster: &str,
         answer: (PyBackedBytes, PyBackedBytes, PyBackedBytes, PyBackedBytes, PyBackedBytes),
+        waits: bool,
         halves: (i64, Bound<'py, PyList>, i64),
         delays: Delays<'py>,
         queues: &Bound<'py, PyDict>,
@@ -136,6 +138,7 @@ impl SendEncoder {
             mapped: None,
             cluster,
             answer: [&answer.0, &answer.1, &answer.2, &answer.3, &answer.4],
+            waits,
             physical_offset,
             store_ms,
             max_record_bytes,
@@ -252,6 +255,7 @@ pub struct Writer<'a, 'py> {
     pub mapped: Option<PyBuffer<u8>>,
     pub cluster: &'a str,
     answer: [&'a [u8]; 5],
+    waits: bool,
     pub physical_offset: i64,
     store_ms: i64,
     pub max_record_bytes: usize,
@@ -289,6 +293,10 @@ impl<'py> Writer<'_, 'py> {
         let topic = self.topic(&send.topic)?;
         let mut pairs: Vec<Pair<'_>> = Vec::with_capacity(16);
         if !properties::parse(&send.properties, &mut pairs) {
+            return None;
+        }
+        let wait = properties::value_of(&pairs, &self.encoder.names.wait);
+        if self.waits && wait.is_some_and(|wait| !wait.eq_ignore_ascii_case("true")) {
             return None;
         }
         if send.sys_flag & TRANSACTION_MASK != 0 {

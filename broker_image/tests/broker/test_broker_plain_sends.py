@@ -65,7 +65,8 @@ def encoding(chance: Random, data: bytes) -> tuple[Any, ...]:
     )  # fmt: skip
     return (
         data, topics, host, HOST, chance.choice([4 << 20, 4 << 20, 1_000]), chance.choice(["DefaultCluster", "größe"]),
-        ANSWER, halves, delays, queues, chance.choice([0, 2**40 + 17]), chance.choice([0, 1_700_000_000_000]),
+        ANSWER, chance.choice([True, False]), halves, delays, queues, chance.choice([0, 2**40 + 17]),
+        chance.choice([0, 1_700_000_000_000]),
         chance.choice([4 << 20, 4 << 20, 900]), chance.choice([1 << 30, 1 << 30, 3_000, 0]), b"", 0,
     )  # fmt: skip
 
@@ -95,7 +96,7 @@ def test_compiled_encoder_stops_before_a_queue_beyond_its_limit() -> None:
     data = b"".join(java_frame(each, number, b"x") for number, each in enumerate(fields))
     topics = {"Orders": TopicConfig("Orders", 100, 100)}
     queues = {("Orders", number): Queue(number) for number in range(100)}
-    given = (data, topics, HOST, HOST, 100, "c", ANSWER, NO_HALVES, DELAYS, queues, 0, 0, 1_000, 1 << 20, b"", 0)
+    given = (data, topics, HOST, HOST, 100, "c", ANSWER, False, NO_HALVES, DELAYS, queues, 0, 0, 1_000, 1 << 20, b"", 0)
     result = kernels.compiled("SendEncoder")(*RULES).encode(*given)
     assert result == SendEncoder(*RULES).encode(*given)
     assert [stretch[1] for stretch in result[4]] == list(range(64))
@@ -109,7 +110,25 @@ def test_compiled_encoder_stops_before_a_queue_beyond_its_limit() -> None:
 def test_compiled_encoder_handles_nothing_with_unusable_tables(table: dict[str, Any]) -> None:
     data = java_frame(send_fields_of(Random(1), ("Orders",), 0) | {"i": ""}, 1, b"x")
     for queues in ({}, {("Orders", 0): None}, {("Orders", number): Queue("1") for number in range(4)}):  # type: ignore[arg-type]
-        given = (data, table, HOST, HOST, 100, "c", ANSWER, NO_HALVES, DELAYS, queues, 0, 0, 1_000, 1 << 20, b"", 0)
+        given = (
+            data,
+            table,
+            HOST,
+            HOST,
+            100,
+            "c",
+            ANSWER,
+            False,
+            NO_HALVES,
+            DELAYS,
+            queues,
+            0,
+            0,
+            1_000,
+            1 << 20,
+            b"",
+            0,
+        )
         assert kernels.compiled("SendEncoder")(*RULES).encode(*given) == (0, 0, b"", b"", [], [], b"", [], [])
 
 
@@ -129,8 +148,9 @@ class Lane:
     def handles(self, data: bytes) -> bool:
         """Whether all of the bytes are handled; none are otherwise."""
         before = self.harness.broker.store.end_offset
-        size, responses = self.sends.store(self.harness.session.remote_host, data)
+        size, responses, count = self.sends.store(self.harness.session.remote_host, data)
         assert (size, bool(responses)) in ((0, False), (len(data), True))
+        assert count == responses.count(b'"opaque":')
         assert (self.harness.broker.store.end_offset > before) == bool(size)
         return bool(size)
 
@@ -156,10 +176,6 @@ STATES: dict[str, tuple[Callable[[Any], object], Callable[[Any], object]]] = {
     "with a full disk": (
         lambda broker: _refuse_writes(broker, refused=True),
         lambda broker: _refuse_writes(broker, refused=False),
-    ),
-    "waiting for replicas": (
-        lambda broker: broker.replicate(waits=True),
-        lambda broker: broker.replicate(waits=False),
     ),
     "with access control": (
         lambda broker: setattr(broker, "access", object()),
@@ -207,6 +223,16 @@ def test_brokers_in_another_state_leave_sends_to_their_processor(lane: Lane, sta
 
 
 @NEEDS_KERNELS
+@pytest.mark.parametrize("wait", ["WAIT\x01false", "WAIT\x01true ", "WAIT\x01no"])
+def test_sends_that_do_not_wait_with_others_are_left_to_their_processor(lane: Lane, wait: str) -> None:
+    assert lane.handles(frame(i=wait))
+    lane.harness.broker.replicate(waits=True)
+    assert not lane.handles(frame(i=wait))
+    assert lane.handles(frame(i="WAIT\x01True"))
+    assert lane.handles(frame(i="KEYS\x01a"))
+
+
+@NEEDS_KERNELS
 def test_read_only_broker_and_ipv6_producers_are_left_to_the_processor(lane: Lane) -> None:
     lane.harness.session.remote_host = bytes(20)
     assert not lane.handles(frame())
@@ -247,7 +273,7 @@ def test_changed_configuration_applies_to_the_next_send(lane: Lane) -> None:
     assert lane.handles(frame())
     broker.apply(broker.config.__class__(**(vars_of(broker.config) | {"region_id": "north", "max_message_size": 10})))
     assert not lane.handles(frame(body=bytes(11)))
-    _, response = lane.sends.store(lane.harness.session.remote_host, frame(3))
+    _, response, _ = lane.sends.store(lane.harness.session.remote_host, frame(3))
     assert decode_command(response[4:]).fields["MSG_REGION"] == "north"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 from delaymq.protocol.codes import RequestCode
 from delaymq.protocol.command import Command, encode_command
+from delaymq.server.requests.plain_sends import MAX_SENDS
 from delaymq_testing.broker.harness import records_of, send_fields
 from delaymq_testing.broker.lanes import World, answers, counted, fixed, is_sound, pieces
 from delaymq_testing.broker.sends import damaged, java_frame, random_frame, send_fields_of
@@ -43,10 +45,17 @@ def change(world: World, kind: int) -> None:
         world.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "Bills"})
 
 
+def confirm(world: World, in_sync: int) -> None:
+    """Let replicas have the log, so that responses are sent: error responses if too few members are in sync."""
+    world.server.flushing.in_sync = in_sync
+    world.broker.set_replicated(world.broker.store.end_offset)
+    world.server.flushing.replicated()
+
+
 @pytest.mark.parametrize("run_number", range(3))
-@pytest.mark.parametrize("slice_s", [0.0, 1_000.0])
+@pytest.mark.parametrize(("slice_s", "waits"), [(0.0, False), (1_000.0, False), (1_000.0, True)])
 def test_streams_have_the_effects_of_single_requests(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slice_s: float, run_number: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slice_s: float, waits: bool, run_number: int
 ) -> None:
     counting = counted(monkeypatch, slice_s)
     chance = Random(f"{SEED} {slice_s} {run_number}")
@@ -54,6 +63,9 @@ def test_streams_have_the_effects_of_single_requests(
     async def scenario() -> None:
         with fixed(monkeypatch) as now:
             worlds = [World(tmp_path / str(number), has_lane=number == 0) for number in range(2)]
+            for world in worlds if waits else ():
+                world.broker.replicate(waits=True)
+                world.broker.set_replicated(0)
             changed: list[int] = []
             is_changed = False
             for round_number in range(FUZZ_INPUTS // SHARE // 6 // 20):
@@ -77,6 +89,9 @@ def test_streams_have_the_effects_of_single_requests(
                     assert is_open[0] == is_open[1]
                     if not is_open[0]:
                         break
+                in_sync = chance.choice([2, 2, 2, 1, 0])
+                for world in worlds if waits else ():
+                    confirm(world, in_sync)
                 handed = [world.broker.hand_over(now(), 64) for world in worlds]
                 assert handed[0] == handed[1]
             outcomes = [world.outcome() for world in worlds]
@@ -181,15 +196,27 @@ def test_servers_in_another_state_leave_sends_to_their_processor(
     run(scenario)
 
 
-def test_broker_that_flushes_before_responses_uses_its_processor(
+def test_sends_of_a_broker_that_flushes_are_answered_after_the_flush(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     counting = counted(monkeypatch)
 
     async def scenario() -> None:
         world = lane_of(tmp_path, flush_disk_type="SYNC_FLUSH")
-        world.producer.receive(plain(1))
-        assert counting.encoded == 0
+        await world.server.flushing.flush()
+        world.producer.receive(plain(1) + plain(2) + plain(3, i="WAIT\x01false") + plain(4))
+        assert counting.encoded == 2
+        assert [each.opaque for each in answers(bytes(world.producer.written))] == [3]
+        assert world.server.flushing.waiting == 3
+        end, flushing = world.broker.store.end_offset, world.server.flushing
+        async with asyncio.timeout(10):
+            while flushing.waiting:  # noqa: ASYNC110 - the time limit bounds it
+                await asyncio.sleep(0.001)
+        assert world.broker.store.flushed_offset == end
+        assert [each.opaque for each in answers(bytes(world.producer.written))] == [3, 1, 2, 4]
+        flushing.capacity = MAX_SENDS - 1
+        world.producer.receive(plain(5))
+        assert counting.encoded == 2
         world.closed_files()
 
     run(scenario)

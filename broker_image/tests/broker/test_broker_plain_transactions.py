@@ -133,6 +133,7 @@ def encoding(chance: Random) -> tuple[Any, ...]:
     given_log: Any = chance.choice([log, bytearray(log), memoryview(log)])
     return (
         b"".join(frames), topics, HOST, chance.choice([HOST] * 20 + [bytes(20)]), 4 << 20, "DefaultCluster", ANSWER,
+        chance.choice([True, False]),
         (chance.choice([4 << 20, 4 << 20, 1_000, -1]), chunks, START_MS + 9), ((1_000,), {}, 4 << 20), queues,
         base + max(len(log) + chance.choice([0, 0, 0, -100, 50]), 0), START_MS,
         chance.choice([4 << 20, 4 << 20, 900, 200]), chance.choice([1 << 30, 1 << 30, 3_000, 1_400]), given_log, base,
@@ -182,6 +183,7 @@ def test_compiled_encoder_ends_nothing_with_unusable_tables(chunks: list[Any], l
         100,
         "c",
         ANSWER,
+        False,
         (100, chunks, 0),
         ((), {}, 0),
         queues,

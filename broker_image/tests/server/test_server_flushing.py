@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 from delaymq.broker.requests.results import Deferred, ReplicaWait
-from delaymq.protocol.command import Command, Response
+from delaymq.protocol.command import Command, Response, encode_response
 from delaymq.server.requests import flushing
 from delaymq.server.requests.client_session import ClientSession
 from delaymq.server.requests.flushing import FLUSH_BUCKETS_S, Flushing, FlushTimes
@@ -59,12 +59,38 @@ class Log:
         return Sync(self) if self.flushed_offset < self.end_offset else None
 
 
+class Connection:
+    """Counts the writes of what is sent."""
+
+    def __init__(self) -> None:
+        self.writes: list[list[bytes]] = []
+        self.is_corked = False
+
+    def cork(self) -> bool:
+        is_new, self.is_corked = not self.is_corked, True
+        self.writes += [[]] if is_new else []
+        return is_new
+
+    def uncork(self) -> None:
+        self.is_corked = False
+
+    def send(self, data: bytes) -> None:
+        self.writes += [] if self.is_corked else [[]]
+        self.writes[-1].append(data)
+
+
+class Session:
+    def __init__(self) -> None:
+        self.connection = Connection()
+
+
 class World:
     def __init__(self, interval_ms: int = 3_600_000) -> None:
         self.log = Log()
         self.answers: dict[int, int] = {}
         self.confirmed: list[int] = []
         self.sent = 0
+        self.session = Session()
         self.flushing = Flushing(
             cast(Any, self.log),
             lambda: interval_ms,
@@ -76,12 +102,13 @@ class World:
     def reply(self, session: ClientSession, request: Command, response: Response) -> None:
         assert request.opaque not in self.answers
         self.answers[request.opaque] = response.code
+        session.connection.send(b"%d" % request.opaque)
 
-    def send(self, timeout_ms: int = 5_000) -> int:
+    def send(self, timeout_ms: int = 5_000, session: Session | None = None) -> int:
         self.sent += 1
         self.log.end_offset += 100
         deferred = Deferred(Response(0), self.log.end_offset, timeout_ms, Response(10))
-        self.flushing.wait(cast(ClientSession, None), Command(10, self.sent), deferred)
+        self.flushing.wait(cast(ClientSession, session or self.session), Command(10, self.sent), deferred)
         return self.sent
 
     async def until(self, condition: Callable[[], bool]) -> None:
@@ -112,6 +139,53 @@ def test_producers_of_one_iteration_share_a_sync() -> None:
     run(scenario)
 
 
+def test_responses_that_stop_waiting_together_share_a_write() -> None:
+    async def scenario() -> None:
+        world = World()
+        other = Session()
+        for _ in range(3):
+            world.send()
+        world.send(session=other)
+        requests = Command(310, 7), Command(310, 8)
+        encoded = b"".join(encode_response(each, Response(0, None, {"queueId": "1"})) for each in requests)
+        waiting = Deferred(Response(0), world.log.end_offset, 5_000, Response(10))
+        world.flushing.wait_together(cast(Any, world.session.connection), encoded, 2, waiting)
+        assert world.flushing.waiting == 6
+        await world.until(lambda: world.flushing.waiting == 0)
+        assert world.session.connection.writes == [[b"1", b"2", b"3", encoded]]
+        assert other.connection.writes == [[b"4"]]
+        assert not world.session.connection.is_corked
+        world.send()
+        await world.until(lambda: world.flushing.waiting == 0)
+        assert world.session.connection.writes[1:] == [[b"5"]]
+        await world.flushing.stop()
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(("in_sync", "code"), [(2, 0), (1, 11), (0, 12)])
+def test_encoded_responses_get_the_code_of_the_wait(in_sync: int, code: int) -> None:
+    async def scenario() -> None:
+        world = World()
+        world.flushing.in_sync = in_sync
+        fields = {"msgId": "0A", "queueOffset": "5"}
+        requests = [Command(310, 2**31 - 1), Command(310, 8)]
+        encoded = b"".join(encode_response(each, Response(0, None, fields)) for each in requests)
+        replicas = ReplicaWait(5_000 if in_sync else 1, Response(12), Response(11))
+        world.log.end_offset = 300
+        waiting = Deferred(Response(0), 300, 5_000, Response(10), replicas, waits_for_flush=False)
+        world.flushing.wait_together(cast(Any, world.session.connection), encoded, 2, waiting)
+        if in_sync:
+            world.log.replicated_offset = 300
+            world.flushing.replicated()
+        await world.until(lambda: bool(world.session.connection.writes))
+        expected = b"".join(encode_response(each, Response(code, None, fields)) for each in requests)
+        assert world.session.connection.writes == [[expected]]
+        await world.flushing.stop()
+
+    run(scenario)
+
+
 def test_requests_during_a_sync_share_the_next_one() -> None:
     async def scenario() -> None:
         world = World()
@@ -136,7 +210,7 @@ def test_durable_data_is_answered_immediately() -> None:
         world = World()
         world.log.end_offset = world.log.flushed_offset = 500
         deferred = Deferred(Response(0), 400, 5_000, Response(10))
-        world.flushing.wait(cast(ClientSession, None), Command(10, 1), deferred)
+        world.flushing.wait(cast(ClientSession, world.session), Command(10, 1), deferred)
         assert world.answers == {1: 0}
         await world.flushing.stop()
 
@@ -310,7 +384,8 @@ def test_waiting_requests_hold_no_body() -> None:
         world = World()
         world.log.end_offset = 100
         request = Command(10, 1, body=b"x" * 1_000)
-        world.flushing.wait(cast(ClientSession, None), request, Deferred(Response(0), 100, 5_000, Response(10)))
+        deferred = Deferred(Response(0), 100, 5_000, Response(10))
+        world.flushing.wait(cast(ClientSession, world.session), request, deferred)
         assert (world.flushing.waiting, request.body) == (1, b"")
         await world.until(lambda: world.answers == {1: 0})
         await world.flushing.stop()
@@ -326,7 +401,7 @@ def test_answer_waits_for_the_watermarks_that_it_names() -> None:
             world.log.end_offset += 100
             replicas = ReplicaWait(5_000, Response(12), Response(11))
             deferred = Deferred(Response(0), world.log.end_offset, 5_000, Response(10), replicas, waits_for_flush)
-            world.flushing.wait(cast(ClientSession, None), Command(10, number), deferred)
+            world.flushing.wait(cast(ClientSession, world.session), Command(10, number), deferred)
         assert world.flushing.waiting == 2
         world.log.replicated_offset = 100
         world.flushing.replicated()
@@ -352,7 +427,7 @@ def test_late_answer_states_which_copy_is_missing(flushes: bool, replicates: boo
             world.log.may_end.clear()
         world.log.end_offset = 100
         deferred = Deferred(Response(0), 100, 20, Response(10), ReplicaWait(30, Response(12), Response(11)))
-        world.flushing.wait(cast(ClientSession, None), Command(10, 1), deferred)
+        world.flushing.wait(cast(ClientSession, world.session), Command(10, 1), deferred)
         if replicates:
             world.log.replicated_offset = 100
             world.flushing.replicated()
@@ -371,7 +446,7 @@ def test_confirmed_answer_states_whether_enough_replicas_are_in_sync(in_sync: in
         world.log.end_offset = 100
         replicas = ReplicaWait(5_000, Response(12), Response(11))
         deferred = Deferred(Response(0), 100, 5_000, Response(10), replicas, waits_for_flush=False)
-        world.flushing.wait(cast(ClientSession, None), Command(10, 1), deferred)
+        world.flushing.wait(cast(ClientSession, world.session), Command(10, 1), deferred)
         world.flushing.in_sync, world.flushing.min_in_sync = in_sync, least
         world.log.replicated_offset = 100
         world.flushing.replicated()

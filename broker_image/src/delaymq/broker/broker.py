@@ -182,6 +182,10 @@ class Broker:
         timeout_ms, on_disk = self.config.sync_flush_timeout, late(ResponseCode.FLUSH_DISK_TIMEOUT)
         return Deferred(response, until, timeout_ms, on_disk, replicas, self.waits_for_flush)
 
+    def deferred_success(self) -> Deferred:
+        """Return a successful response that waits as `deferred` for the end of the log."""
+        return self.deferred(Response(), self.store.end_offset, Response)
+
     def when_replicas_know(
         self, response: Response, late: Response | None = None, *, offsets: bool = False
     ) -> Response | Deferred:
@@ -291,6 +295,7 @@ class Broker:
         """
         self._watched = queues
         self._arrivals.on_arrival = function
+        self._arrivals.held = queues
         self._arrivals.property_interest = by_property
         self._watch_queues()
 

@@ -207,8 +207,8 @@ class Following:
         self._appending = max(self._appending - 1, 0)
         self._failures = 0
         if self.stage is Stage.LIVE:
-            self._advance()
             self.acknowledge()
+            self._advance()
 
     def on_append_failed(self) -> None:
         """End the session. The next one continues at the end of the log.

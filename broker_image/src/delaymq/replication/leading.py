@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from delaymq.replication.effects import Disconnect, HoldAppends, Send, SendLog
+from delaymq.replication.effects import Disconnect, HoldAppends, Send, SendLog, SetConfirmed
 from delaymq.replication.events import Detach
 from delaymq.replication.local import Local, incarnation_of
 from delaymq.replication.messages import Accept, Ack, Begun, Follow, HandOver
@@ -91,9 +91,12 @@ class Leading:
 
     def confirm(self) -> None:
         """Raise the confirmed offset to what each required member has acknowledged in this epoch."""
+        self._local.confirm(self._acknowledged_by_all())
+
+    def _acknowledged_by_all(self) -> int:
         peers, name = self.peers, self._local.name
         acknowledged = [peers[each].acknowledged if each in peers else 0 for each in self.required() if each != name]
-        self._local.confirm(min([self._local.acknowledged, *acknowledged]))
+        return min([self._local.acknowledged, *acknowledged])
 
     def caught_up_offset(self) -> int:
         """Return the offset from which a member may be in the set.
@@ -148,8 +151,16 @@ class Leading:
             peer.caught_up_ms = peer.goal_ms
             peer.goal, peer.goal_ms = local.log.end, local.now_ms
         self._end_detached(sender, peer)
-        self.confirm()  # first, because Frames state what is confirmed
+        # Frames state what is confirmed. Their replica works while this member sends the responses that were confirmed.
+        rises = local.raise_confirmed(self._acknowledged_by_all())
         self._send_log(sender, peer)
+        if rises:
+            local.emit(SetConfirmed(local.log.confirmed))
+
+    def is_routine(self, sender: str) -> bool:
+        """Return whether an Ack can only raise what a replica has: it is in the set, and nothing waits for it."""
+        peer = self.peers.get(sender)
+        return not self.target and peer is not None and peer.sent >= 0 and sender in self.required()
 
     def _adjust_window(self, peer: Peer, ack: Ack) -> None:
         """Adopt the offset that a replica expects, and decide what it may receive next.

@@ -51,9 +51,15 @@ class Local:
 
     def confirm(self, offset: int) -> None:
         """Raise the known confirmed offset."""
-        if offset > self.log.confirmed:
-            self.log.confirmed = offset
+        if self.raise_confirmed(offset):
             self.emit(SetConfirmed(offset))
+
+    def raise_confirmed(self, offset: int) -> bool:
+        """Raise the known confirmed offset; return whether it rises, so that the caller has to emit SetConfirmed."""
+        rises = offset > self.log.confirmed
+        if rises:
+            self.log.confirmed = offset
+        return rises
 
     def persist_epochs(self, store_id: str, history: History) -> int:
         """Return the number of the write."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from enum import Enum
-from typing import NamedTuple
 
 from delaymq.replication.candidacy import Candidacy
 from delaymq.replication.effects import (
@@ -43,9 +42,12 @@ from delaymq.replication.history import EpochStart, last_epoch, trimmed
 from delaymq.replication.leading import Leading
 from delaymq.replication.local import Local
 from delaymq.replication.messages import Accept, Ack, Ask, Follow, Frame, HandOver, Message, Position
-from delaymq.replication.model import LogState, Note, NoteKind, SendAnswer, Settings
+from delaymq.replication.model import LogState, Note, NoteKind, ReplicaState, SendAnswer, Settings
 from delaymq.replication.positions import Positions
 from delaymq.replication.register import RegisterView
+
+REACT_MS = 10
+"""Time after a look at the whole state in which routine events cause no further one. `Tick` always does."""
 
 
 class Role(Enum):
@@ -57,16 +59,6 @@ class Role(Enum):
     """It won an epoch, whose start is being written to disk."""
     MASTER = "master"
     FAILED = "failed"
-
-
-class ReplicaState(NamedTuple):
-    """A replica, as its master sees it."""
-
-    is_connected: bool
-    acknowledged: int
-    """Offset up to which it has acknowledged the log in this epoch."""
-    behind_ms: int
-    """Time since it is known to have had everything."""
 
 
 class Member:
@@ -103,6 +95,8 @@ class Member:
         """Epoch of the newest claim, and the note that it ignores."""
         self._detaching: dict[int, Note] = {}
         self._clock_ms: int | None = None
+        self._react_ms = 0
+        """Time from which routine events, too, let this member look at its whole state."""
         self.role = Role.FOLLOWER
 
     # Interface of the shell
@@ -119,8 +113,11 @@ class Member:
         """Return the effects of an event, in order. `now_ms` is a monotonic time of this process."""
         self._advance(now_ms)
         if self.role is not Role.FAILED:
+            is_routine = self._local.now_ms < self._react_ms and self._is_routine(event)
             self._dispatch(event)
-            self._react()
+            if not is_routine:
+                self._react()
+                self._react_ms = self._local.now_ms + REACT_MS
         return self._taken()
 
     @property
@@ -369,6 +366,18 @@ class Member:
         if known is not None and is_detached and not self._following.was_counted:
             return known
         return Note(NoteKind.DETACHED, local.epoch, local.next_serial())
+
+    def _is_routine(self, event: Event) -> bool:
+        """Return whether an event can only move the log forward, as thousands of events do each second."""
+        leading = self._leading
+        match event:
+            case Received(sender, Ack() as ack):
+                return ack.epoch == self._local.epoch and leading is not None and leading.is_routine(sender)
+            case Received(_, Frame() as frame):
+                return frame.epoch == self._local.epoch and leading is None
+            case Appended() | Flushed():
+                return leading is None or not leading.target
+        return False
 
     # Roles
 

@@ -71,6 +71,16 @@ class Record(NamedTuple):
     """Members of which each has everything that is confirmed."""
 
 
+class ReplicaState(NamedTuple):
+    """A replica, as its master sees it."""
+
+    is_connected: bool
+    acknowledged: int
+    """Offset up to which it has acknowledged the log in this epoch."""
+    behind_ms: int
+    """Time since it is known to have had everything."""
+
+
 class NoteKind(Enum):
     """Reasons for a member not to be a candidate until it has caught up."""
 

@@ -152,6 +152,18 @@ class SendingProtocol(asyncio.BufferedProtocol):
             self._flush()  # preserve the order: gathered data precedes
             self._write(data)
 
+    def cork(self) -> bool:
+        """Keep what is sent for one write; return whether this call began that, so that `uncork` must follow."""
+        if self._corked or self.closing:
+            return False
+        self._corked = True
+        return True
+
+    def uncork(self) -> None:
+        """Write what was sent since `cork`."""
+        self._corked = False
+        self._flush()
+
     async def drain(self) -> None:
         """Wait until the peer is no longer behind."""
         while self._drained is not None and not self.closing:

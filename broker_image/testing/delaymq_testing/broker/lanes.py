@@ -76,7 +76,7 @@ class World:
         self.arrivals: list[str] = []
         self._held = self.broker.on_arrival
         self.broker._arrivals.on_arrival = self._arrived
-        self.broker._arrivals.interest = None
+        self.broker._arrivals.interest = self.broker._arrivals.held = None
         self.broker._arrivals.property_interest = {("Bills", 1)}
         self.sent: list[bytes] = []
         self.open()

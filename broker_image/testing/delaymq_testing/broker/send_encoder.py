@@ -212,6 +212,7 @@ class SendEncoder:
         max_body_bytes: int,
         cluster: str,
         answer: tuple[bytes, bytes, bytes, bytes, bytes],
+        waits: bool,
         halves: tuple[int, Sequence[Any], int],
         delays: Delays,
         queues: Mapping[tuple[str, int], Any],
@@ -226,7 +227,8 @@ class SendEncoder:
 
         `topics` maps names to configurations, `queues` maps topic and queue id to queues with a `max_number`. `answer`
         are the parts of a response: up to the id's offset, between it and the queue id, between it and the queue
-        offset, up to the opaque, and the end. `halves` are the maximum size of a half message's body (-1: there may be
+        offset, up to the opaque, and the end. `waits`: all responses wait, so messages that request none of this are
+        left to their processor. `halves` are the maximum size of a half message's body (-1: there may be
         none), the chunks of pending half messages, and the time in ms. `delays` decide about delay levels. `log` is the
         open segment, which begins at `log_base`.
         """
@@ -246,7 +248,7 @@ class SendEncoder:
             else:
                 limits = max_body_bytes, max_half_body_bytes, max_record_bytes
                 hosts = born_host, store_host
-                if not self._send(command, written, topics, hosts, cluster, answer, limits, now_ms, delays):
+                if not self._send(command, written, topics, hosts, cluster, answer, waits, limits, now_ms, delays):
                     break
             read += 4 + len(frame)
         return written.sent(read)
@@ -259,6 +261,7 @@ class SendEncoder:
         hosts: tuple[bytes, bytes],
         cluster: str,
         answer: tuple[bytes, bytes, bytes, bytes, bytes],
+        waits: bool,
         limits: tuple[int, int, int],
         now_ms: int,
         delays: Delays,
@@ -269,8 +272,7 @@ class SendEncoder:
             return False
         topic, properties, most = header.topic, parse_properties(header.properties or ""), MAX_PROPERTIES_BYTES
         transaction = header.sys_flag & TRANSACTION_MASK
-        ruled = self._ruled_in_half if transaction else self._ruled
-        if any(name.startswith(self._own_prefix) or name in ruled for name in properties):
+        if self._needs_rules(properties, self._ruled_in_half if transaction else self._ruled, waits):
             return False
         wait = properties.pop(self._wait, None)
         properties[self._cluster] = cluster
@@ -321,6 +323,11 @@ class SendEncoder:
             written.delayed.append((topic, queue_id, offset, size, due_ms))
         written.responses.append(_response(answer, offset, header.queue_id, number, command.opaque))
         return True
+
+    def _needs_rules(self, properties: Mapping[str, str], ruled: Collection[str], waits: bool) -> bool:
+        if any(name.startswith(self._own_prefix) or name in ruled for name in properties):
+            return True
+        return waits and properties.get(self._wait, "true").lower() != "true"
 
     def _due_ms(
         self, topic: str, properties: Mapping[str, str], body_bytes: int, now_ms: int, delays: Delays

@@ -243,6 +243,24 @@ def test_growth_is_reported_once_per_pause_if_no_response_waits_for_replicas() -
     driven(check)
 
 
+def test_growth_is_reported_together_with_what_arrives_in_the_next_iteration() -> None:
+    async def check(rig: Rig) -> None:
+        loop = asyncio.get_running_loop()
+
+        def append() -> None:
+            rig.store.end_offset += 10
+            rig.driver.grown()
+
+        loop.call_soon(append)
+        await asyncio.sleep(0)
+        loop.call_soon(append)
+        end = rig.store.end_offset + 10
+        await until(lambda: rig.member.log.end == end)
+        assert [event.end for event in rig.member.events if isinstance(event, Appended)] == [end]
+
+    driven(check)
+
+
 def test_order_follows_a_report_of_everything_that_was_appended() -> None:
     async def check(rig: Rig) -> None:
         rig.store.end_offset = 10

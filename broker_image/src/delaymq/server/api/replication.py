@@ -27,7 +27,7 @@ from delaymq.transport.addresses import host_and_port
 
 if TYPE_CHECKING:
     from delaymq.replication.events import Order
-    from delaymq.replication.member import ReplicaState
+    from delaymq.replication.model import ReplicaState
     from delaymq.server.broker_server import BrokerServer
     from delaymq.server.replication.replica import Replica
 

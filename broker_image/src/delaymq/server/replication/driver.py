@@ -148,7 +148,7 @@ class Driver:
         self._timer: asyncio.TimerHandle | None = None
         self._in_sync: tuple[frozenset[str], bool] = (frozenset(), False)
         self._reports_soon = False
-        """Whether this iteration of the event loop reports the log's end."""
+        """Whether the log's end is reported soon, without a timer."""
         self._late_report: asyncio.TimerHandle | None = None
         self._reported_s = 0.0
         """Time of the last report of the log's end."""
@@ -245,14 +245,15 @@ class Driver:
     def grown(self) -> None:
         """Note that the log has grown.
 
-        This is reported once per iteration of the event loop. If no response waits for it, the first append after
-        REPORT_S reports it instead, and a timer if there is none: a timer alone would wake the process once more.
+        This is reported at the end of the next iteration of the event loop, so that a Frame contains what arrives while
+        the first messages are handled. If no response waits for it, the first append after REPORT_S reports it instead,
+        and a timer if there is none: a timer alone would wake the process once more.
         """
         if self._reports_soon:
             return
         if self.member.settings.waits_for_replicas or self._loop.time() >= self._reported_s + REPORT_S:
             self._reports_soon = True
-            self._loop.call_soon(self._report_growth)
+            self._loop.call_soon(self._loop.call_soon, self._report_growth)
         elif self._late_report is None:
             self._late_report = self._loop.call_at(self._reported_s + LATE_REPORT_S, self._report_growth)
 

@@ -17,12 +17,13 @@ Answer = Callable[[Response], None]
 
 
 class _Waiting:
-    __slots__ = ("answer", "deadline", "done", "late", "respond", "until")
+    __slots__ = ("answer", "count", "deadline", "done", "late", "respond", "until")
 
     def __init__(
-        self, answer: Answer, until: int, deadline: float, respond: Callable[[], Response], late: Response
+        self, answer: Answer, count: int, until: int, deadline: float, respond: Callable[[], Response], late: Response
     ) -> None:
         self.answer = answer
+        self.count = count
         self.until = until
         self.deadline = deadline
         self.respond = respond
@@ -36,16 +37,26 @@ class WaitQueue:
     def __init__(self, reached: Callable[[], int]) -> None:
         self._reached = reached
         self._waiting: deque[_Waiting] = deque()
+        self._count = 0
         self._timer: asyncio.TimerHandle | None = None
         self._stopped = False
         self._loop = asyncio.get_running_loop()
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        """Number of requests whose responses wait."""
+        return self._count
 
-    def add(self, answer: Answer, until: int, timeout_ms: int, respond: Callable[[], Response], late: Response) -> bool:
+    def add(
+        self,
+        answer: Answer,
+        until: int,
+        timeout_ms: int,
+        respond: Callable[[], Response],
+        late: Response,
+        count: int = 1,
+    ) -> bool:
         """Answer with the result of `respond` when the watermark reaches `until`, or with `late` on the timeout; return
-        whether it waits."""
+        whether it waits. `count`: number of requests that `answer` answers."""
         if until <= self._reached():
             answer(respond())
             return False
@@ -53,7 +64,8 @@ class WaitQueue:
             answer(late)
             return False
         deadline = self._loop.time() + timeout_ms / 1000
-        self._waiting.append(_Waiting(answer, until, deadline, respond, late))
+        self._waiting.append(_Waiting(answer, count, until, deadline, respond, late))
+        self._count += count
         if self._timer is None:
             self._timer = self._loop.call_at(deadline, self._expire)
         return True
@@ -63,7 +75,7 @@ class WaitQueue:
         reached, waiting = self._reached(), self._waiting
         # `until` increases in the order of arrival, as the log does.
         while waiting and (waiting[0].done or waiting[0].until <= reached):
-            each = waiting.popleft()
+            each = self._first()
             if not each.done:
                 each.answer(each.respond())
 
@@ -73,7 +85,7 @@ class WaitQueue:
         if self._timer is not None:
             self._timer.cancel()
         while self._waiting:
-            self._answer_late(self._waiting.popleft())
+            self._answer_late(self._first())
 
     def _expire(self) -> None:
         self._timer = None
@@ -82,10 +94,15 @@ class WaitQueue:
             if not each.done and each.deadline <= now:
                 self._answer_late(each)
         while self._waiting and self._waiting[0].done:
-            self._waiting.popleft()
+            self._first()
         if self._waiting:
             next_deadline = min((each.deadline for each in self._waiting if not each.done), default=now + _RECHECK_S)
             self._timer = self._loop.call_at(next_deadline, self._expire)
+
+    def _first(self) -> _Waiting:
+        first = self._waiting.popleft()
+        self._count -= first.count
+        return first
 
     @staticmethod
     def _answer_late(each: _Waiting) -> None:

@@ -13,8 +13,10 @@ from delaymq.clock import now_ms
 from delaymq.protocol.command import Command, Response
 from delaymq.server.requests.client_session import ClientSession
 from delaymq.server.requests.confirmation import Answer, BothWaits, WaitQueue
+from delaymq.server.requests.replies import with_code
 from delaymq.server.resources import started
 from delaymq.throttled_log import ThrottledLogger
+from delaymq.transport import RemotingConnection
 
 if TYPE_CHECKING:
     from delaymq.store.message_store import MessageStore
@@ -64,6 +66,8 @@ class Flushing:
         """Returns the number of the newest change of a table that all required replicas have."""
         self.of_tables = WaitQueue(lambda: self.tables_reached())
         """Responses that wait until replicas have changes of tables."""
+        self._corked: list[RemotingConnection] | None = None
+        """While responses are released: connections whose responses are combined."""
         self._executor = started(ThreadPoolExecutor(1, "flush"), 1)
         self._in_flight: asyncio.Future[None] | None = None
         self._interval_timer: asyncio.TimerHandle | None = None
@@ -92,7 +96,20 @@ class Flushing:
     def wait(self, session: ClientSession, request: Command, deferred: Deferred) -> None:
         """Answer `request` when disk or replicas have the log up to the offset of `deferred`, or on a timeout."""
         request.body = b""  # already stored; with a slow disk, thousands of requests wait here
-        self._wait(partial(self._reply, session, request), deferred)
+        self._wait(partial(self._respond, session, request), deferred)
+
+    def wait_together(self, connection: RemotingConnection, responses: bytes, count: int, deferred: Deferred) -> None:
+        """Send the encoded responses to `count` requests as `wait` does; of that of `deferred`, only the code is sent.
+
+        Committed messages have no response, but consumers wait for them, too.
+        """
+
+        def answer(response: Response) -> None:
+            if responses:
+                self._combine(connection)
+                connection.send(responses if response is deferred.response else with_code(responses, response.code))
+
+        self._wait(answer, deferred, count)
 
     async def outcome(self, deferred: Deferred) -> Response:
         """Return the response of `deferred` when it no longer waits, or the one of its timeout."""
@@ -105,7 +122,16 @@ class Flushing:
         self._wait(answer, deferred)
         return await outcome
 
-    def _wait(self, answer: Answer, deferred: Deferred) -> None:
+    def _respond(self, session: ClientSession, request: Command, response: Response) -> None:
+        self._combine(session.connection)
+        self._reply(session, request, response)
+
+    def _combine(self, connection: RemotingConnection) -> None:
+        """Let the responses that a connection gets now share a write, for which a producer wakes up only once."""
+        if self._corked is not None and connection.cork():
+            self._corked.append(connection)
+
+    def _wait(self, answer: Answer, deferred: Deferred, count: int = 1) -> None:
         if deferred.of_tables:
             self.of_tables.add(answer, deferred.until, deferred.timeout_ms, lambda: deferred.response, deferred.late)
             return
@@ -116,10 +142,11 @@ class Flushing:
                 both = BothWaits(answer, deferred)
                 answer, by_replicas = both.flushed, both.replicated
             respond = partial(self._replicated_response, deferred, replicas)
-            self._for_replicas.add(by_replicas, deferred.until, replicas.timeout_ms, respond, replicas.late)
+            self._for_replicas.add(by_replicas, deferred.until, replicas.timeout_ms, respond, replicas.late, count)
             if not deferred.waits_for_flush:
                 return
-        if self._waiting.add(answer, deferred.until, deferred.timeout_ms, lambda: deferred.response, deferred.late):
+        on_disk = deferred.timeout_ms, lambda: deferred.response, deferred.late
+        if self._waiting.add(answer, deferred.until, *on_disk, count):
             self.request()
 
     def _replicated_response(self, deferred: Deferred, replicas: ReplicaWait) -> Response:
@@ -140,8 +167,7 @@ class Flushing:
 
     def replicated(self) -> None:
         """Answer the requests that waited for replicas. Call it when the store's replicated offset has changed."""
-        self._for_replicas.release()
-        self._on_confirmed()
+        self._release(self._for_replicas)
 
     def request(self) -> None:
         """Request a sync soon; a sync in progress is followed by another one."""
@@ -190,7 +216,7 @@ class Flushing:
             return
         task = self._store.flush_task()
         if task is None:
-            self._release()
+            self._release(self._waiting)
             return
         began = self._loop.time()
         if self._waiting and self.busy_at == math.inf:
@@ -212,7 +238,7 @@ class Flushing:
                 self.busy_at = math.inf
             if finished is not None and not finished.done():
                 finished.set_result(None)
-            self._release()
+            self._release(self._waiting)
             again, self._again = self._again, False
             if (self._waiting or again) and self._retry_timer is None:
                 self._begin()
@@ -232,6 +258,13 @@ class Flushing:
         self._retry_timer = None
         self._begin()
 
-    def _release(self) -> None:
-        self._waiting.release()
+    def _release(self, queue: WaitQueue) -> None:
+        if queue:
+            self._corked = corked = list[RemotingConnection]()
+            try:
+                queue.release()
+            finally:
+                self._corked = None
+                for connection in corked:
+                    connection.uncork()
         self._on_confirmed()

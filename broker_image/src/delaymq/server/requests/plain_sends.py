@@ -23,6 +23,7 @@ from delaymq.broker.transactions.records import (
 from delaymq.message import names
 from delaymq.message.properties import MAX_PROPERTIES_BYTES
 from delaymq.protocol.command import Command, Response, encode_response
+from delaymq.protocol.frame import BUSY_BUFFER_BYTES
 
 if TYPE_CHECKING:
     from delaymq.broker.broker import Broker
@@ -39,8 +40,10 @@ _STARTS: Final = b'{"code":310,', b'{"code":37,'
 called for other requests."""
 _START_AT = _FRAME_LENGTHS_BYTES = 8
 _ID, _QUEUE_ID, _QUEUE_OFFSET, _OPAQUE = "<id>", "<queue>", "<offset>", 1_234_567_890
-_NOTHING: Final = (0, b"")
+_NOTHING: Final = (0, b"", 0)
 
+MAX_SENDS: Final = BUSY_BUFFER_BYTES // 64
+"""Upper bound of the sends in the bytes of a call: none is as short as this."""
 
 TRANSACTION_RULES: Final = (
     names.HALF_TOPIC,
@@ -102,10 +105,11 @@ class PlainSends:
         """Settings to which the maximum size of half messages belongs."""
         self._max_half_body_bytes = -1
 
-    def store(self, remote_host: bytes, data: bytes) -> tuple[int, bytes]:
+    def store(self, remote_host: bytes, data: bytes) -> tuple[int, bytes, int]:
         """Store what the requests at the start of `data`, which begins with a frame, contain.
 
-        Returns the size of their frames in bytes, and the responses. `remote_host` is the producer's address, packed.
+        Returns the size of their frames in bytes, the responses, and their number. All responses have to wait for the
+        end of the log if any do. `remote_host` is the producer's address, packed.
         """
         broker = self._broker
         is_plain = (
@@ -114,7 +118,6 @@ class PlainSends:
             and broker.drain.takes_sends
             and broker.access is None
             and broker.following is None
-            and not broker.answers_wait
         )
         if not is_plain:
             return _NOTHING
@@ -132,7 +135,7 @@ class PlainSends:
             assert encoder is not None
             sent: Sent = encoder.encode(
                 data, broker.topics.table, remote_host, broker.store_host, broker.max_message_size, broker.cluster_name,
-                self._answer, halves, delays, *place,
+                self._answer, broker.answers_wait, halves, delays, *place,
             )  # fmt: skip
             return sent
 
@@ -146,13 +149,15 @@ class PlainSends:
             if took_s >= SLOW_S:
                 broker.stats.put_times.slow(took_s)
             broker.stats.last_send_ms = broker.store.last_store_timestamp_ms
-        self._count(sums, delayed)
+        count = self._count(sums, delayed)
         broker.announce_arrivals()
-        return size, responses
+        return size, responses, count
 
-    def _count(self, sums: Sequence[tuple[str, int, int, int, int, int]], delayed: Sequence[SentDelay]) -> None:
-        stats = self._broker.stats
+    def _count(self, sums: Sequence[tuple[str, int, int, int, int, int]], delayed: Sequence[SentDelay]) -> int:
+        """Count what was stored; return the number of sends."""
+        stats, sends = self._broker.stats, len(delayed)
         for topic, messages, stored_bytes, halves, copies, copied_bytes in sums:
+            sends += messages + halves
             if messages:
                 stats.put_all(topic, messages, stored_bytes)
             if halves:
@@ -161,6 +166,7 @@ class PlainSends:
                 stats.committed_all(topic, copies, copied_bytes)
         for topic, queue_id, _, record_bytes, _ in delayed:
             stats.put(topic, record_bytes, names.SCHEDULE_TOPIC, queue_id)
+        return sends
 
 
 def answer_parts(broker: Broker) -> AnswerParts:

@@ -2,6 +2,7 @@
 
 from delaymq.protocol.codes import ResponseCode
 from delaymq.protocol.command import FLAG_ONEWAY, Command, Response, encode_response
+from delaymq.protocol.frame import decode_frames
 from delaymq.server.audit.auditing import AuditedCommand
 from delaymq.server.requests.client_session import ClientSession
 
@@ -25,3 +26,9 @@ def reply(session: ClientSession, request: Command, response: Response) -> None:
 def unsendable(error: ValueError) -> Response:
     """Return the error response that replaces an unencodable one."""
     return Response(ResponseCode.SYSTEM_ERROR, f"the response cannot be sent: {error}")
+
+
+def with_code(responses: bytes, code: int) -> bytes:
+    """Return encoded responses without a body, in JSON, with another code."""
+    frames, _ = decode_frames(responses, 0)
+    return b"".join(encode_response(frame, Response(code, frame.remark, frame.fields)) for frame in frames)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 from delaymq.message.flags import TRANSACTION_COMMIT, TRANSACTION_MASK
@@ -20,6 +19,8 @@ from delaymq.store.recovery.plain_scan import MAX_MS, PlainScan, Scanner, scanne
 
 _PAGE_BYTES: Final = 4_096
 _ZEROED_AT_ONCE: Final = 1 << 20
+_NO_TIMES: Final = (0, 0, 0)
+_new = tuple.__new__
 
 
 class _Plain(NamedTuple):
@@ -28,8 +29,11 @@ class _Plain(NamedTuple):
     stretches: list[Stretch]
     keys: bytes
     records: int
-    at: ScanPosition
-    """Position behind the last one."""
+    end: int
+    """Physical offset behind the last one."""
+    last_offset: int
+    last_crc: int
+    last_store_timestamp_ms: int
 
 
 _Records: TypeAlias = "_Plain | list[Dispatched]"
@@ -164,11 +168,44 @@ class LogReceiver:
 
     def _decode(self, run: memoryview, offset: int) -> list[_Records]:
         """Return the records of `run`, which contains no part of a record. DamagedRecordError, NewerFormError."""
-        # Whether properties were torn depends on the pages of the file.
-        position = offset % self._log.file_bytes
-        before = position % _PAGE_BYTES
-        at = ScanPosition(offset)
         found: list[_Records] = []
+        at = self._scan(run, offset, found)
+        if at is not None and not self._walk(run, offset, at, found):
+            raise DamagedRecordError(
+                f"the record at offset {at.offset} is damaged: check the log of the sender with `delaymq store verify`"
+            )
+        self._check_queue_offsets(found)
+        return found
+
+    def _scan(self, run: memoryview, offset: int, found: list[_Records]) -> ScanPosition | None:
+        """Let a kernel read the plain records at the start of `run`, which usually has no others.
+
+        Returns where they end, and None at the end of `run`. The first record of a segment is not among them: an
+        observer may need to know where a segment begins.
+        """
+        observers = self._dispatcher.observers
+        if self._observers is not observers:
+            self._observers, self._scanner = observers, scanner_for(observers)
+        if self._scanner is None or offset % self._log.file_bytes == 0:
+            return ScanPosition(offset)
+        size, records, last_offset, last_crc, times, stretches, keys = self._scanner.scan(
+            bytes(run), offset, self._latest_ms(), _NO_TIMES
+        )
+        end = offset + size
+        if records:
+            plain = [_new(Stretch, each) for each in stretches]  # faster than Stretch(…)
+            found.append(_Plain(plain, keys, records, end, last_offset, last_crc, times[2]))
+        if size == len(run):
+            return None
+        if not records:
+            return ScanPosition(offset)
+        third_last_ms, before_last_ms, last_ms = times
+        return ScanPosition(end, last_offset, last_crc, last_ms, records, before_last_ms, third_last_ms)
+
+    def _walk(self, run: memoryview, offset: int, at: ScanPosition, found: list[_Records]) -> bool:
+        """Read the records of `run` from `at` on, most of them one at a time; return whether all are valid."""
+        # Whether properties were torn depends on the pages of the file.
+        before = offset % self._log.file_bytes % _PAGE_BYTES
         single: list[Dispatched] = []
 
         def end_single() -> None:
@@ -178,27 +215,21 @@ class LogReceiver:
 
         def receive(stretches: list[Stretch], keys: bytes) -> None:
             end_single()
-            found.append(_Plain(stretches, keys, sum(each.records for each in stretches), replace(at)))
+            records = sum(each.records for each in stretches)
+            last = at.last_offset, at.last_crc, at.last_store_timestamp_ms
+            found.append(_Plain(stretches, keys, records, at.offset, *last))
 
         data = memoryview(bytes(before) + run) if before else run
         take = decoding(self._dispatcher.levels, single.append)
-        plain, first = self._plain_scan(receive), 0 if position else 1
-        if not walk(data, offset - before, at, take, plain, check_crc=True, single=first):
-            raise DamagedRecordError(
-                f"the record at offset {at.offset} is damaged: check the log of the sender with `delaymq store verify`"
-            )
+        scanner = self._scanner
+        plain = None if scanner is None else PlainScan(scanner=scanner, receive=receive, latest_ms=self._latest_ms)
+        is_valid = walk(data, offset - before, at, take, plain, check_crc=True)
         end_single()
-        self._check_queue_offsets(found)
-        return found
+        return is_valid
 
-    def _plain_scan(self, receive: Callable[[list[Stretch], bytes], None]) -> PlainScan | None:
-        observers, index = self._dispatcher.observers, self._index
-        if self._observers is not observers:
-            self._observers, self._scanner = observers, scanner_for(observers)
-        if self._scanner is None:
-            return None
-        latest_ms = (lambda: MAX_MS) if index is None else (lambda: index.latest_ms)
-        return PlainScan(scanner=self._scanner, receive=receive, latest_ms=latest_ms)
+    def _latest_ms(self) -> int:
+        """Return the highest store time that is believed."""
+        return MAX_MS if self._index is None else self._index.latest_ms
 
     def _check_queue_offsets(self, found: list[_Records]) -> None:
         others = sum(each.records if isinstance(each, _Plain) else len(each) for each in found)
@@ -250,9 +281,9 @@ class LogReceiver:
         log.mapping[at : at + len(part.data)] = part.data
         for found in part.records:
             if isinstance(found, _Plain):
-                log.end_offset = found.at.offset
-                log.last_offset, log.last_crc = found.at.last_offset, found.at.last_crc
-                log.last_store_timestamp_ms = found.at.last_store_timestamp_ms
+                log.end_offset = found.end
+                log.last_offset, log.last_crc = found.last_offset, found.last_crc
+                log.last_store_timestamp_ms = found.last_store_timestamp_ms
                 dispatcher.receive_plain(found.stretches, found.keys, part.data, part.offset)
                 continue
             for record in found:
