@@ -7,6 +7,7 @@ import struct
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from io import FileIO
 from pathlib import Path
 from typing import Any
@@ -44,20 +45,31 @@ _SIZE_MAGIC = struct.Struct(">iI")
 def replicas(options: Options, contender: Contender, load: LoadProgram) -> Iterator[list[Sample]]:
     """Measure sends that do and do not wait for the replica, its lag, and a replica that receives the whole log.
 
-    Sends at a constant rate are measured with and without the replica in turn. This and the filling of the log need
-    ASYNC_MASTER: under SYNC_MASTER, no send succeeds without a replica.
+    The latter needs ASYNC_MASTER: under SYNC_MASTER, no send succeeds without a replica.
     """
     for mode in MODES:
-        with Subject(contender, load, is_pair=True, brokerRole=mode, haMaxBytesPerSecond=UNLIMITED) as subject:
-            subject.start()
-            _wait_for_replica(subject)
-            subject.send("Warm", seconds=options.scaled(10, 3), size=1024, **SYNC_8)
+        with _started(options, contender, load, mode) as subject:
             yield []
             yield _send(options, subject, mode)
             if mode == "ASYNC_MASTER":
-                yield _steady(options, subject)
                 yield _lag(options, subject)
                 yield _catch_up(options, subject)
+
+
+def steady(options: Options, contender: Contender, load: LoadProgram) -> Iterator[list[Sample]]:
+    """Measure sends at constant rates with and without the replica in turn, under ASYNC_MASTER."""
+    with _started(options, contender, load, "ASYNC_MASTER") as subject:
+        yield []
+        yield _steady(options, subject)
+
+
+@contextmanager
+def _started(options: Options, contender: Contender, load: LoadProgram, mode: str) -> Iterator[Subject]:
+    with Subject(contender, load, is_pair=True, brokerRole=mode, haMaxBytesPerSecond=UNLIMITED) as subject:
+        subject.start()
+        _wait_for_replica(subject)
+        subject.send("Warm", seconds=options.scaled(10, 3), size=1024, **SYNC_8)
+        yield subject
 
 
 def _wait_for_replica(subject: Subject) -> None:

@@ -171,7 +171,7 @@ def steady_row(rate: int, *, has_replica: bool) -> Row:
     """Return the row of the processor time at a constant rate."""
     title = f"sync send at {rate:,}/s, 8 threads, 1024 B, ASYNC_MASTER {'with' if has_replica else 'without'} a replica"
     name = f"replicas_async_{rate}_cpu" if has_replica else f"no_replica_{rate}_cpu"
-    return Row(name, "replicas", f"{title}: processor of the master", "µs/message", "lower", "ratio ≤ 1")
+    return Row(name, "replicas-steady", f"{title}: processor of the master", "µs/message", "lower", "ratio ≤ 1")
 
 
 LAG_RATE = Row("lag_rate", "replicas", "batches of 32 at 20,000 messages/s, ASYNC_MASTER", "messages/s", "higher")
@@ -189,5 +189,5 @@ CLIENT_LATENCY_PROCESSOR = Row(
 GROUPS = (
     "start", "idle", *SEND_GROUPS, "consume", "tls", "filtered", "transactions", "latency", "memory", "delay",
     "timed", "burst", "overdue", "overdue-timed", "pending", "pending-level", "recovery", "rebuild", "replicas",
-    "access", "quotas", "client",
+    "replicas-steady", "access", "quotas", "client",
 )  # fmt: skip

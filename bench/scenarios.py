@@ -341,5 +341,6 @@ SCENARIOS: dict[str, tuple[Scenario, frozenset[str]]] = {
     "pending-level": (backlog.pending_levels, frozenset({"pending-level"})),
     "recovery": (recovery, frozenset({"recovery", "rebuild"})),
     "replicas": (replicas.replicas, frozenset({"replicas"})),
+    "replicas-steady": (replicas.steady, frozenset({"replicas-steady"})),
     "client": (clients, frozenset({"client"})),
 }
