@@ -98,8 +98,9 @@ impl SendEncoder {
     /// `topics` maps names to configurations, `queues` maps topic and queue id to queues with a `max_number`. `answer`
     /// are the parts of a response: up to the id's offset, between it and the queue id, between it and the queue offset,
     /// up to the opaque, and the end. `waits`: all responses wait, so messages that request none of this are left to
-    /// Python. `halves` are the maximum size of a half message's body (-1: there may be none), the
-    /// chunks of pending half messages, and the time in ms. `delays` decide about messages with a delay level. `log` is the open segment, which begins at `log_base`.
+    /// Python. `halves` are the maximum size of a half message's body (-1: there may be none), the chunks of pending
+    /// half messages, and the time in ms. `delays` decide about messages with a delay level. `log` is the open segment,
+    /// which begins at `log_base`.
     #[allow(clippy::too_many_arguments)]
     fn encode<'py>(
         &self,

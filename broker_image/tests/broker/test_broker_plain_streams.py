@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from delaymq.protocol.codes import RequestCode
 from delaymq.protocol.command import Command, encode_command
-from delaymq.server.requests.plain_sends import MAX_SENDS
+from delaymq.server.requests.plain_sends import MAX_REQUESTS
 from delaymq_testing.broker.harness import records_of, send_fields
 from delaymq_testing.broker.lanes import World, answers, counted, fixed, is_sound, pieces
 from delaymq_testing.broker.sends import damaged, java_frame, random_frame, send_fields_of
@@ -45,13 +45,6 @@ def change(world: World, kind: int) -> None:
         world.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "Bills"})
 
 
-def confirm(world: World, in_sync: int) -> None:
-    """Let replicas have the log, so that responses are sent: error responses if too few members are in sync."""
-    world.server.flushing.in_sync = in_sync
-    world.broker.set_replicated(world.broker.store.end_offset)
-    world.server.flushing.replicated()
-
-
 @pytest.mark.parametrize("run_number", range(3))
 @pytest.mark.parametrize(("slice_s", "waits"), [(0.0, False), (1_000.0, False), (1_000.0, True)])
 def test_streams_have_the_effects_of_single_requests(
@@ -64,8 +57,7 @@ def test_streams_have_the_effects_of_single_requests(
         with fixed(monkeypatch) as now:
             worlds = [World(tmp_path / str(number), has_lane=number == 0) for number in range(2)]
             for world in worlds if waits else ():
-                world.broker.replicate(waits=True)
-                world.broker.set_replicated(0)
+                world.wait_for_replicas()
             changed: list[int] = []
             is_changed = False
             for round_number in range(FUZZ_INPUTS // SHARE // 6 // 20):
@@ -90,8 +82,8 @@ def test_streams_have_the_effects_of_single_requests(
                     if not is_open[0]:
                         break
                 in_sync = chance.choice([2, 2, 2, 1, 0])
-                for world in worlds if waits else ():
-                    confirm(world, in_sync)
+                waiting = [world.confirm(in_sync) if waits else 0 for world in worlds]
+                assert waiting[0] == waiting[1]
                 handed = [world.broker.hand_over(now(), 64) for world in worlds]
                 assert handed[0] == handed[1]
             outcomes = [world.outcome() for world in worlds]
@@ -214,7 +206,7 @@ def test_sends_of_a_broker_that_flushes_are_answered_after_the_flush(
                 await asyncio.sleep(0.001)
         assert world.broker.store.flushed_offset == end
         assert [each.opaque for each in answers(bytes(world.producer.written))] == [3, 1, 2, 4]
-        flushing.capacity = MAX_SENDS - 1
+        flushing.capacity = MAX_REQUESTS - 1
         world.producer.receive(plain(5))
         assert counting.encoded == 2
         world.closed_files()

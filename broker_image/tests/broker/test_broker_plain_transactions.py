@@ -215,6 +215,9 @@ class Lives(NamedTuple):
             if not is_open[0]:
                 self.read[0] = 0
                 break
+        if self.worlds[0].broker.answers_wait:
+            waiting = [world.confirm() for world in self.worlds]
+            assert waiting[0] == waiting[1]
         written = bytes(self.worlds[0].producer.written)
         assert written == bytes(self.worlds[1].producer.written)
         for answer in answers(written[self.read[0] :]):
@@ -270,9 +273,9 @@ def vars_of(config: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("segment_kib", [64, 1024])
-@pytest.mark.parametrize("slice_s", [0.0, 1_000.0])
+@pytest.mark.parametrize(("slice_s", "waits"), [(0.0, False), (1_000.0, False), (1_000.0, True)])
 def test_transactions_have_the_effects_of_single_requests(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slice_s: float, segment_kib: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slice_s: float, waits: bool, segment_kib: int
 ) -> None:
     counting = counted(monkeypatch, slice_s)
     chance = Random(f"{SEED} {slice_s} {segment_kib}")
@@ -283,6 +286,8 @@ def test_transactions_have_the_effects_of_single_requests(
             worlds = [World(tmp_path / str(number), has_lane=number == 0, **options) for number in range(2)]
             for world in worlds:
                 world.broker._arrivals.property_interest = {("Bills", 1), (names.HALF_TOPIC, 0), ("Orders", 2)}
+                if waits:
+                    world.wait_for_replicas()
             lives = Lives(worlds, chance, [], [0])
             for round_number in range(FUZZ_INPUTS // SHARE // 4 // 12):
                 if round_number == 8:

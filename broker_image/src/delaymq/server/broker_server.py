@@ -44,7 +44,7 @@ from delaymq.server.requests.flushing import Flushing
 from delaymq.server.requests.held_requests import HeldRequests
 from delaymq.server.requests.listings import Listings, Pages
 from delaymq.server.requests.long_polling import HeldPulls
-from delaymq.server.requests.plain_sends import MAX_SENDS, plain_sends
+from delaymq.server.requests.plain_sends import MAX_REQUESTS, plain_sends
 from delaymq.server.requests.redirection import Redirection
 from delaymq.server.requests.replies import reply, unsendable
 from delaymq.server.requests.sessions import SERVER_LIMITS, Sessions
@@ -426,14 +426,14 @@ class BrokerServer:
             and (self.replica is None or not self.replica.is_bypassed)
             and began < flow.suspicious_at
             and began < self.flushing.busy_at
-            and not (self.broker.answers_wait and self.flushing.waiting + MAX_SENDS > self.flushing.capacity)
+            and not (self.broker.answers_wait and self.flushing.waiting + MAX_REQUESTS > self.flushing.capacity)
             and not (waits_since and began >= waits_since + flow.patience_s)
         )
         if not is_plain or self._plain_sends is None:
             return 0
         size, responses, count = self._plain_sends.store(connection.remote_host, data)
         if size:
-            if self.broker.answers_wait:
+            if responses and self.broker.answers_wait:
                 self.flushing.wait_together(connection, responses, count, self.broker.deferred_success())
             elif responses:
                 connection.send(responses)

@@ -113,6 +113,21 @@ class World:
             return False
         return True
 
+    def wait_for_replicas(self) -> None:
+        """Let responses wait for replicas, which have nothing yet."""
+        self.broker.replicate(waits=True)
+        self.broker.set_replicated(0)
+
+    def confirm(self, in_sync: int = 2) -> int:
+        """Let replicas have the log, so that responses are sent, errors if too few members are in sync; return their
+        number."""
+        flushing = self.server.flushing
+        waiting = flushing.waiting
+        flushing.in_sync = in_sync
+        self.broker.set_replicated(self.broker.store.end_offset)
+        flushing.replicated()
+        return waiting
+
     def ask(self, code: int, fields: dict[str, Any]) -> Any:
         texts = {name: str(value) for name, value in fields.items()}
         session: Any = self.connection.session

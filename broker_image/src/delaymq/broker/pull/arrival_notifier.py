@@ -109,4 +109,5 @@ class ArrivalNotifier:
                 rest = entries[number * ENTRY.size :]
                 self.waiting.appendleft(Run(offset + size, topic, queue_id, first + number, rest))
                 return
-            on_arrival(topic, queue_id, first + number, code, None)
+            if is_held:
+                on_arrival(topic, queue_id, first + number, code, None)

@@ -99,15 +99,11 @@ class Flushing:
         self._wait(partial(self._respond, session, request), deferred)
 
     def wait_together(self, connection: RemotingConnection, responses: bytes, count: int, deferred: Deferred) -> None:
-        """Send the encoded responses to `count` requests as `wait` does; of that of `deferred`, only the code is sent.
-
-        Committed messages have no response, but consumers wait for them, too.
-        """
+        """Send encoded responses to `count` requests as `wait` does, with the code of the response of `deferred`."""
 
         def answer(response: Response) -> None:
-            if responses:
-                self._combine(connection)
-                connection.send(responses if response is deferred.response else with_code(responses, response.code))
+            self._combine(connection)
+            connection.send(responses if response is deferred.response else with_code(responses, response.code))
 
         self._wait(answer, deferred, count)
 

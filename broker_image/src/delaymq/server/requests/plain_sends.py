@@ -42,8 +42,8 @@ _START_AT = _FRAME_LENGTHS_BYTES = 8
 _ID, _QUEUE_ID, _QUEUE_OFFSET, _OPAQUE = "<id>", "<queue>", "<offset>", 1_234_567_890
 _NOTHING: Final = (0, b"", 0)
 
-MAX_SENDS: Final = BUSY_BUFFER_BYTES // 64
-"""Upper bound of the sends in the bytes of a call: none is as short as this."""
+MAX_REQUESTS: Final = BUSY_BUFFER_BYTES // 64
+"""Upper bound of the requests in the bytes of a call: none is as short as this."""
 
 TRANSACTION_RULES: Final = (
     names.HALF_TOPIC,
@@ -149,15 +149,13 @@ class PlainSends:
             if took_s >= SLOW_S:
                 broker.stats.put_times.slow(took_s)
             broker.stats.last_send_ms = broker.store.last_store_timestamp_ms
-        count = self._count(sums, delayed)
+        self._count(sums, delayed)
         broker.announce_arrivals()
-        return size, responses, count
+        return size, responses, sum(messages for _, messages, *_ in sums) + len(delayed)
 
-    def _count(self, sums: Sequence[tuple[str, int, int, int, int, int]], delayed: Sequence[SentDelay]) -> int:
-        """Count what was stored; return the number of sends."""
-        stats, sends = self._broker.stats, len(delayed)
+    def _count(self, sums: Sequence[tuple[str, int, int, int, int, int]], delayed: Sequence[SentDelay]) -> None:
+        stats = self._broker.stats
         for topic, messages, stored_bytes, halves, copies, copied_bytes in sums:
-            sends += messages + halves
             if messages:
                 stats.put_all(topic, messages, stored_bytes)
             if halves:
@@ -166,7 +164,6 @@ class PlainSends:
                 stats.committed_all(topic, copies, copied_bytes)
         for topic, queue_id, _, record_bytes, _ in delayed:
             stats.put(topic, record_bytes, names.SCHEDULE_TOPIC, queue_id)
-        return sends
 
 
 def answer_parts(broker: Broker) -> AnswerParts:
