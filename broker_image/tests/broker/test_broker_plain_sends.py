@@ -19,14 +19,20 @@ from delaymq.server.requests.plain_sends import PlainSends, answer_parts
 from delaymq.store.reader import Damage, StoreReader
 from delaymq_testing.broker.harness import Harness
 from delaymq_testing.broker.send_encoder import SendEncoder
-from delaymq_testing.broker.sends import damaged, java_frame, random_frame, send_fields_of
+from delaymq_testing.broker.sends import (
+    ANSWER,
+    HOST,
+    damaged,
+    encoder_arguments,
+    java_frame,
+    random_frame,
+    send_fields_of,
+)
 from delaymq_testing.compiled_kernels import NEEDS_KERNELS
 from delaymq_testing.repetitions import FUZZ_INPUTS, SEED
 from delaymq_testing.store.killed_copies import Killed, KilledError
 
 RULED = ("TIMER_DELAY_MS", "TRAN_MSG", "DELAY_CRON", "RETRY_TOPIC", "DELAY_SCHEDULE_ID")
-HOST = b"\x0a\0\0\2\0\0\xc3\x50"
-ANSWER = (b'{"id":"', b'","queue":', b',"offset":', b',"opaque":', b"}")
 RULES = (
     RULED, names.OWN_PREFIX, list(names.CLOSED_TO_CLIENTS), names.RETRY_PREFIX, (names.WAIT, names.CLUSTER),
     plain_sends.TRANSACTION_RULES, plain_sends.DELAY_RULES,
@@ -96,7 +102,7 @@ def test_compiled_encoder_stops_before_a_queue_beyond_its_limit() -> None:
     data = b"".join(java_frame(each, number, b"x") for number, each in enumerate(fields))
     topics = {"Orders": TopicConfig("Orders", 100, 100)}
     queues = {("Orders", number): Queue(number) for number in range(100)}
-    given = (data, topics, HOST, HOST, 100, "c", ANSWER, False, NO_HALVES, DELAYS, queues, 0, 0, 1_000, 1 << 20, b"", 0)
+    given = encoder_arguments(data, topics, queues, delays=DELAYS)
     result = kernels.compiled("SendEncoder")(*RULES).encode(*given)
     assert result == SendEncoder(*RULES).encode(*given)
     assert [stretch[1] for stretch in result[4]] == list(range(64))
@@ -110,25 +116,7 @@ def test_compiled_encoder_stops_before_a_queue_beyond_its_limit() -> None:
 def test_compiled_encoder_handles_nothing_with_unusable_tables(table: dict[str, Any]) -> None:
     data = java_frame(send_fields_of(Random(1), ("Orders",), 0) | {"i": ""}, 1, b"x")
     for queues in ({}, {("Orders", 0): None}, {("Orders", number): Queue("1") for number in range(4)}):  # type: ignore[arg-type]
-        given = (
-            data,
-            table,
-            HOST,
-            HOST,
-            100,
-            "c",
-            ANSWER,
-            False,
-            NO_HALVES,
-            DELAYS,
-            queues,
-            0,
-            0,
-            1_000,
-            1 << 20,
-            b"",
-            0,
-        )
+        given = encoder_arguments(data, table, queues, delays=DELAYS)
         assert kernels.compiled("SendEncoder")(*RULES).encode(*given) == (0, 0, b"", b"", [], [], b"", [], [])
 
 

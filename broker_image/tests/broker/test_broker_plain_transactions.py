@@ -23,8 +23,11 @@ from delaymq_testing.broker.harness import START_MS, FakeSession, Harness
 from delaymq_testing.broker.lanes import World, answers, counted, fixed, is_sound, pieces
 from delaymq_testing.broker.send_encoder import SendEncoder
 from delaymq_testing.broker.sends import (
+    ANSWER,
+    HOST,
     TOPICS,
     damaged,
+    encoder_arguments,
     end_frame,
     half_fields_of,
     java_frame,
@@ -41,8 +44,6 @@ RULES = (
     ("TIMER_DELAY_MS", "TRAN_MSG", "RETRY_TOPIC"), names.OWN_PREFIX, list(names.CLOSED_TO_CLIENTS),
     names.RETRY_PREFIX, (names.WAIT, names.CLUSTER), plain_sends.TRANSACTION_RULES, plain_sends.DELAY_RULES,
 )  # fmt: skip
-HOST = b"\x0a\0\0\2\0\0\xc3\x50"
-ANSWER = (b'{"id":"', b'","queue":', b',"offset":', b',"opaque":', b"}")
 SHARE = 5
 """Frames of the streams are one in this number of FUZZ_INPUTS."""
 
@@ -175,25 +176,7 @@ def test_compiled_encoder_returns_what_its_twin_returns_for_transactions() -> No
 def test_compiled_encoder_ends_nothing_with_unusable_tables(chunks: list[Any], log: Any) -> None:
     data = end_frame(Random(1), 1, (1, 100, "producers"), 0)
     queues = {(names.OP_HALF_TOPIC, 0): Queue(0)}
-    given: tuple[Any, ...] = (
-        data,
-        {},
-        HOST,
-        HOST,
-        100,
-        "c",
-        ANSWER,
-        False,
-        (100, chunks, 0),
-        ((), {}, 0),
-        queues,
-        300,
-        0,
-        1_000,
-        1 << 20,
-        log,
-        0,
-    )
+    given = encoder_arguments(data, {}, queues, halves=(100, chunks, 0), log=log, end=300)
     assert kernels.compiled("SendEncoder")(*RULES).encode(*given) == (0, 0, b"", b"", [], [], b"", [], [])
 
 

@@ -296,8 +296,7 @@ class HandlingProtocol(SendingProtocol):
             self.abort()
             return 0
         finally:
-            self._corked = False
-            self._flush()
+            self.uncork()
         if handled:
             self.is_active = True
         return handled
@@ -350,8 +349,7 @@ class HandlingProtocol(SendingProtocol):
             _logger.exception("a command from %s could not be handled", self.remote_address)
             self.abort()
         finally:
-            self._corked = False
-            self._flush()
+            self.uncork()
 
     def _take_steps(self) -> bool:
         """Run a time slice of the long request's steps; return whether it is done."""

@@ -17,6 +17,9 @@ from delaymq_testing.broker.harness import START_MS
 
 TOPICS = ("Orders", "Orders", "Orders", "Bills", "Bills", "t" * 127)
 RARE_TOPICS = ("Unknown", "%RETRY%readers", "%DLQ%readers", "TBW102", "größe", "", "x" * 128, *CLOSED_TO_CLIENTS)
+HOST = b"\x0a\0\0\2\0\0\xc3\x50"
+ANSWER = (b'{"id":"', b'","queue":', b',"offset":', b',"opaque":', b"}")
+"""Parts of a response."""
 RARE_FIELDS: dict[str, tuple[str | None, ...]] = {
     "a": (None, "", "größe 😀"),
     "c": (None, "", "Orders"),
@@ -100,6 +103,20 @@ _MEMBER = (
 )
 _USUAL = re.compile(rf"\{{(?:{_MEMBER})(?:,(?:{_MEMBER}))*\}}").fullmatch
 _NAMES = re.compile(rf'("[a-zA-Z]+"):(?:{_STRING}|{INTEGER}|\{{)').findall
+
+
+def encoder_arguments(
+    data: bytes,
+    topics: Any,
+    queues: Any,
+    *,
+    halves: Any = (-1, [], 0),
+    delays: Any = ((), {}, 0),
+    log: Any = b"",
+    end: int = 0,
+) -> tuple[Any, ...]:
+    """Return arguments of `SendEncoder.encode` for a log that begins at 0 and ends at `end`, with small limits."""
+    return (data, topics, HOST, HOST, 100, "c", ANSWER, False, halves, delays, queues, end, 0, 1_000, 1 << 20, log, 0)
 
 
 def send_fields_of(chance: Random, topics: tuple[str, ...] = TOPICS, unusual: float = 0.05) -> dict[str, str | None]:

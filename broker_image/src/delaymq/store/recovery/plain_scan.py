@@ -131,14 +131,14 @@ def walk(
     plain: PlainScan | None,
     *,
     check_crc: bool,
-    single: int = 1,
 ) -> bool:
     """Walk like `walk_segment`, but let `plain`, if it is given, read the plain records.
 
-    The first `single` records are not among them: an observer may need to know where a segment begins.
+    The first record is not among them: an observer may need to know where a segment begins.
     """
     if plain is None:
         return bool(walk_segment(data, base, at, take, check_crc=check_crc))
+    single = 1
     while (is_complete := walk_segment(data, base, at, take, check_crc=check_crc, most=single)) is None:
         found = plain.advance(data, base, at)
         single = 1 if found >= _WORTHWHILE_RECORDS else min(max(2 * single, 1), _MOST_SINGLE_RECORDS)
