@@ -27,7 +27,8 @@ PRODUCERS, WINDOW = 3, 48
 MESSAGES, MESSAGES_AFTER = 100_000, 2_000
 """Each producer sends this many messages, and has a window of them in flight. None has enough time before the kill."""
 LIMIT_S = 120.0
-LEVELS = 3
+LEVELS, TIMED_MS = 3, 2_500
+"""Delays of the messages that are delayed."""
 CONFIG = {
     "messageDelayLevel": "1s 2s 3s",
     "mappedFileSizeCommitLog": str(1 << 20),
@@ -81,8 +82,9 @@ class Producer(threading.Thread):
 
 
 def _frame(number: int, *, delayed: bool) -> bytes:
-    level = {"DELAY": str(1 + number % LEVELS)} if delayed else {}
-    properties = format_properties({"UNIQ_KEY": f"K{number}", "WAIT": "true", **level})
+    kind = number // QUEUES % (LEVELS + 1)
+    delay = {"DELAY": str(kind)} if kind else {"TIMER_DELAY_MS": str(TIMED_MS)}
+    properties = format_properties({"UNIQ_KEY": f"K{number}", "WAIT": "true", **(delay if delayed else {})})
     fields = {
         "a": "P", "b": TOPIC, "c": "TBW102", "d": str(QUEUES), "e": str(number % QUEUES), "f": "0",
         "g": "1700000000000", "h": "0", "i": properties,

@@ -6,29 +6,33 @@ use pyo3::types::{PyDict, PyTuple};
 use crate::json::integer;
 use crate::properties::{self, Pair, value_of};
 use crate::requests::Send;
-use crate::sends::Writer;
+use crate::sends::{Message, Writer};
+use crate::timed;
 
 /// Latest due time in 16 digits.
 const MAX_DUE_MS: i64 = 9_999_999_999_999_999;
 
-/// Names, and limits of messages with a delay level, from a tuple.
+/// Names, and limits of delayed messages, from a tuple.
 #[derive(FromPyObject)]
 pub struct Rules {
     #[pyo3(item(0))]
     level: String,
     #[pyo3(item(1))]
-    real_topic: String,
+    pub real_topic: String,
     #[pyo3(item(2))]
-    real_queue_id: String,
+    pub real_queue_id: String,
     #[pyo3(item(3))]
-    due: String,
+    pub due: String,
     #[pyo3(item(4))]
     schedule_topic: String,
-    /// Properties with which a message that has a level needs rules.
+    /// Properties with which a delayed message needs rules.
     #[pyo3(item(5))]
     managed: Vec<String>,
+    /// For messages with a delay level.
     #[pyo3(item(6))]
     max_properties_bytes: usize,
+    #[pyo3(item(7))]
+    pub timed: timed::Rules,
 }
 
 /// What decides about delays at the time of a call, from a tuple.
@@ -40,9 +44,15 @@ pub struct Delays<'py> {
     /// Topics whose messages need rules if they are delayed.
     #[pyo3(item(1))]
     ruled: Bound<'py, PyDict>,
-    /// Delayed messages with a larger body need rules.
+    /// Messages with a delay level and a larger body need rules.
     #[pyo3(item(2))]
     max_body_bytes: i64,
+    /// Likewise, with a due time.
+    #[pyo3(item(3))]
+    pub max_timed_body_bytes: i64,
+    /// Longest delay until a due time in ms; -1 if all messages with a due time need rules.
+    #[pyo3(item(4))]
+    pub max_timed_ms: i64,
 }
 
 impl Rules {
@@ -64,8 +74,8 @@ impl Writer<'_, '_> {
     ) -> Option<()> {
         let encoder = self.encoder;
         let rules = &encoder.delays;
-        let (queue_id, due_ms) = self.due(level, &pairs, topic, send.body.len())?;
-        if !self.is_queue_of(topic, send.queue_id) {
+        let (queue_id, due_ms) = self.due(level)?;
+        if self.needs_delay_rules(topic, &pairs, send, self.delays.max_body_bytes)? {
             return None;
         }
         let schedule_topic = self.closed_topic(&rules.schedule_topic);
@@ -87,25 +97,35 @@ impl Writer<'_, '_> {
                 return None;
             }
         }
-        let most = rules.max_properties_bytes;
-        let place = self.add_message(send, schedule_topic, queue, &pairs, most, Some(due_ms))?;
+        let max_properties_bytes = rules.max_properties_bytes;
+        let message = Message { pairs: &pairs, max_properties_bytes, due_ms: Some(due_ms), handle: None };
+        let place = self.add_message(send, schedule_topic, queue, &message)?;
         let topic = self.known_topics.get(topic)?.name.clone();
         self.delayed.push((topic, queue_id, place.offset, place.stated_size, due_ms));
         Some(())
     }
 
+    /// Return whether a delayed message needs rules; `max_body_bytes` is the size of a body that certainly fits.
+    pub fn needs_delay_rules(
+        &self,
+        topic: usize,
+        pairs: &[Pair<'_>],
+        send: &Send<'_>,
+        max_body_bytes: i64,
+    ) -> Option<bool> {
+        let managed = &self.encoder.delays.managed;
+        let is_plain = i64::try_from(send.body.len()).ok()? <= max_body_bytes
+            && self.is_queue_of(topic, send.queue_id)
+            && !pairs.iter().any(|pair| managed.iter().any(|managed| managed == pair.0))
+            && !self.delays.ruled.contains(&self.known_topics.get(topic)?.name).ok()?;
+        Some(!is_plain)
+    }
+
     /// Return the queue of the schedule topic for a delay level and the due time; None if the message needs rules.
-    fn due(&self, level: &str, pairs: &[Pair<'_>], topic: usize, body_bytes: usize) -> Option<(i32, i64)> {
-        let (rules, delays) = (&self.encoder.delays, &self.delays);
-        let name = &self.known_topics.get(topic)?.name;
-        if i64::try_from(body_bytes).ok()? > delays.max_body_bytes
-            || pairs.iter().any(|pair| rules.managed.iter().any(|managed| managed == pair.0))
-            || delays.ruled.contains(name).ok()?
-        {
-            return None;
-        }
+    fn due(&self, level: &str) -> Option<(i32, i64)> {
         let queue_id = i32::try_from(integer(level)?).ok()?.checked_sub(1)?;
-        let delay_ms: i64 = delays.of_levels_ms.get_item(usize::try_from(queue_id).ok()?).ok()?.extract().ok()?;
+        let delays_ms = &self.delays.of_levels_ms;
+        let delay_ms: i64 = delays_ms.get_item(usize::try_from(queue_id).ok()?).ok()?.extract().ok()?;
         let due_ms = self.now_ms.checked_add(delay_ms)?;
         (0..=MAX_DUE_MS).contains(&due_ms).then_some((queue_id, due_ms))
     }

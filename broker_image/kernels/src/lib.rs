@@ -18,12 +18,13 @@ mod records;
 mod requests;
 mod scan;
 mod sends;
+mod timed;
 mod transactions;
 
 use pyo3::prelude::*;
 
 /// Version of the functions' signatures and results; `delaymq.kernels` uses the package only if it has the same one.
-const INTERFACE: u32 = 11;
+const INTERFACE: u32 = 12;
 
 #[pymodule]
 fn delaymq_kernels(module: &Bound<'_, PyModule>) -> PyResult<()> {

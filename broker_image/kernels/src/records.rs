@@ -4,6 +4,8 @@ use crate::hashing;
 use crate::properties::{Pair, value_of};
 
 const MAX_KEYS: usize = 128;
+/// Property with the unique id of a message.
+pub const UNIQUE_KEY: &str = "UNIQ_KEY";
 
 /// Return the hash of the topic and the separator, with which the hash of each of its keys begins.
 pub fn key_base(topic: &str) -> u32 {
@@ -30,7 +32,7 @@ pub fn add_coded_entry(to: &mut Vec<u8>, offset: i64, size: i32, code: i64) {
 /// Append each key of a record: hash, physical offset, store time in ms.
 pub fn add_keys(to: &mut Vec<u8>, key_base: u32, pairs: &[Pair<'_>], offset: i64, store_ms: i64) {
     let keys = value_of(pairs, "KEYS").into_iter().flat_map(|keys| keys.split(' ').take(MAX_KEYS));
-    for key in value_of(pairs, "UNIQ_KEY").into_iter().chain(keys).filter(|key| !key.is_empty()) {
+    for key in value_of(pairs, UNIQUE_KEY).into_iter().chain(keys).filter(|key| !key.is_empty()) {
         let hash = hashing::index_hash(hashing::continued(key_base, key));
         to.extend_from_slice(&hash.to_be_bytes());
         to.extend_from_slice(&offset.to_be_bytes());

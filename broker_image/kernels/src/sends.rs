@@ -1,5 +1,5 @@
 //! Plain sends and ends of transactions among received bytes, for the log (twin:
-//! delaymq_testing/broker/send_encoder.py).
+//! delaymq_testing/broker/plain_sends/send_encoder.py).
 
 use pyo3::buffer::PyBuffer;
 use pyo3::intern;
@@ -27,19 +27,20 @@ const MULTI_TAG: &str = "MULTI_TAG";
 /// record, entries.
 type Stretch<'py> = (Bound<'py, PyString>, i32, i64, usize, i64, i64, Bound<'py, PyBytes>);
 
-/// Topic, number of messages and size of their records, number of half messages that are stored elsewhere, number of
-/// committed copies and size of their records.
+/// Topic, number of messages and size of their records, number of half messages and timed messages that are stored
+/// elsewhere, number of committed copies and size of their records.
 type Sums<'py> = (Bound<'py, PyString>, usize, usize, usize, usize, usize);
 
 /// Of a half message: queue offset, physical offset, time of birth in ms, producer group. Of an end: queue offset of the
 /// op mark, physical offset of the half message, outcome, an empty text.
 pub type Step = (i64, i64, i64, String);
 
-/// A message with a delay level: its own topic, queue of the schedule topic, physical offset, size, due time in ms.
+/// A delayed message: its own topic, queue of the schedule topic (-1: the timer topic), physical offset, size, due time
+/// in ms.
 pub type Delayed<'py> = (Bound<'py, PyString>, i32, i64, i32, i64);
 
-/// Size of the handled frames, position of the last record, records, keys for the index, stretches, sums of what is not
-/// delayed, responses, steps of transactions, messages with a delay level.
+/// Size of the handled frames, position of the last record, records, keys for the index, stretches, sums of what has no
+/// delay level, responses, steps of transactions, delayed messages.
 type Sent<'py> = (
     usize,
     usize,
@@ -68,6 +69,30 @@ pub struct SendEncoder {
     pub delays: delays::Rules,
 }
 
+/// Parts of a response, between which its numbers are written, from a tuple.
+#[derive(FromPyObject)]
+pub struct Answer {
+    #[pyo3(item(0))]
+    to_offset: PyBackedBytes,
+    #[pyo3(item(1))]
+    to_queue_id: PyBackedBytes,
+    #[pyo3(item(2))]
+    to_queue_offset: PyBackedBytes,
+    /// Without a recall handle.
+    #[pyo3(item(3))]
+    to_opaque: PyBackedBytes,
+    #[pyo3(item(4))]
+    end: PyBackedBytes,
+    /// With a recall handle: the parts before and after it, in place of `to_opaque`.
+    #[pyo3(item(5))]
+    to_handle: PyBackedBytes,
+    #[pyo3(item(6))]
+    after_handle: PyBackedBytes,
+    /// Name of the broker in recall handles.
+    #[pyo3(item(7))]
+    pub broker_name: String,
+}
+
 /// Names of properties, from a tuple.
 #[derive(FromPyObject)]
 pub struct Names {
@@ -79,7 +104,7 @@ pub struct Names {
 
 #[pymethods]
 impl SendEncoder {
-    /// `names` are those of the properties that the broker removes and sets, `delays` concern delay levels.
+    /// `names` are those of the properties that the broker removes and sets, `delays` concern delayed messages.
     #[new]
     fn new(
         ruled: Vec<String>,
@@ -95,12 +120,10 @@ impl SendEncoder {
 
     /// Return the records of the requests at the start of `data`, up to the first frame that Python has to handle.
     ///
-    /// `topics` maps names to configurations, `queues` maps topic and queue id to queues with a `max_number`. `answer`
-    /// are the parts of a response: up to the id's offset, between it and the queue id, between it and the queue offset,
-    /// up to the opaque, and the end. `waits`: all responses wait, so messages that request none of this are left to
-    /// Python. `halves` are the maximum size of a half message's body (-1: there may be none), the chunks of pending
-    /// half messages, and the time in ms. `delays` decide about messages with a delay level. `log` is the open segment,
-    /// which begins at `log_base`.
+    /// `topics` maps names to configurations, `queues` maps topic and queue id to queues with a `max_number`. `waits`:
+    /// all responses wait, so messages that request none of this are left to Python. `halves` are the maximum size of a
+    /// half message's body (-1: there may be none), the chunks of pending half messages, and the time in ms. `delays`
+    /// decide about delayed messages. `log` is the open segment, which begins at `log_base`.
     #[allow(clippy::too_many_arguments)]
     fn encode<'py>(
         &self,
@@ -111,7 +134,7 @@ impl SendEncoder {
         store_host: &[u8],
         max_body_bytes: usize,
         cluster: &str,
-        answer: (PyBackedBytes, PyBackedBytes, PyBackedBytes, PyBackedBytes, PyBackedBytes),
+        answer: Answer,
         waits: bool,
         halves: (i64, Bound<'py, PyList>, i64),
         delays: Delays<'py>,
@@ -138,7 +161,7 @@ impl SendEncoder {
             log_base,
             mapped: None,
             cluster,
-            answer: [&answer.0, &answer.1, &answer.2, &answer.3, &answer.4],
+            answer: &answer,
             waits,
             physical_offset,
             store_ms,
@@ -168,8 +191,8 @@ impl SendEncoder {
             Some((topic, queue.id, queue.first, queue.count, queue.first_at, queue.last_at, entries))
         });
         let stretches = found.collect();
-        let sums = known_topics.into_iter().filter(|topic| topic.messages + topic.halves + topic.copies > 0);
-        let sums = sums.map(|of| (of.name, of.messages, of.bytes, of.halves, of.copies, of.copied_bytes)).collect();
+        let sums = known_topics.into_iter().filter(|topic| topic.messages + topic.elsewhere + topic.copies > 0);
+        let sums = sums.map(|of| (of.name, of.messages, of.bytes, of.elsewhere, of.copies, of.copied_bytes)).collect();
         let [records, keys, responses] = [records, keys, responses].map(|each| PyBytes::new(py, &each));
         (at, last_at, records, keys, stretches, sums, responses, steps, delayed)
     }
@@ -190,10 +213,11 @@ pub struct Topic<'py> {
     is_closed: bool,
     /// Number of its queues.
     queues: i32,
-    /// Messages without a delay, and the size of their records.
-    pub messages: usize,
-    pub bytes: usize,
-    pub halves: usize,
+    /// Messages without a delay level, and the size of their records.
+    messages: usize,
+    bytes: usize,
+    /// Messages for the topic that are stored in another one.
+    pub elsewhere: usize,
     pub copies: usize,
     pub copied_bytes: usize,
 }
@@ -207,6 +231,16 @@ struct Queue {
     first_at: i64,
     last_at: i64,
     entries: Vec<u8>,
+}
+
+/// A message of a send, as it is to be stored.
+pub struct Message<'a> {
+    pub pairs: &'a [Pair<'a>],
+    pub max_properties_bytes: usize,
+    /// Due time, which the entry contains in place of the tags code.
+    pub due_ms: Option<i64>,
+    /// Recall handle in the response.
+    pub handle: Option<&'a str>,
 }
 
 /// Fields of a record that do not depend on its place.
@@ -255,7 +289,7 @@ pub struct Writer<'a, 'py> {
     /// The log, after the first access.
     pub mapped: Option<PyBuffer<u8>>,
     pub cluster: &'a str,
-    answer: [&'a [u8]; 5],
+    pub answer: &'a Answer,
     waits: bool,
     pub physical_offset: i64,
     store_ms: i64,
@@ -307,29 +341,26 @@ impl<'py> Writer<'_, 'py> {
         if !pairs.iter().all(|pair| encoder.is_free(pair)) {
             return None;
         }
-        if let Some(level) = encoder.delays.level(&pairs) {
-            return self.add_delayed(send, topic, pairs, level);
+        match (encoder.delays.level(&pairs), encoder.delays.timed.requested(&pairs).ok()?) {
+            (None, None) => {}
+            (Some(level), None) => return self.add_delayed(send, topic, pairs, level),
+            (None, Some(request)) => return self.add_timed(send, topic, pairs, request),
+            _ => return None,
         }
         pairs.retain(|pair| pair.0 != encoder.names.wait);
         if !properties::put(&mut pairs, (&encoder.names.cluster, self.cluster)) {
             return None;
         }
         let queue = self.queue(topic, send.queue_id)?;
-        self.add_message(send, topic, queue, &pairs, MAX_PROPERTIES_BYTES, None)?;
-        Some(())
+        let max_properties_bytes = MAX_PROPERTIES_BYTES;
+        let message = Message { pairs: &pairs, max_properties_bytes, due_ms: None, handle: None };
+        let place = self.add_message(send, topic, queue, &message)?;
+        self.count(topic, &place)
     }
 
-    /// Append the message of a send to a queue of a topic, and the response; count it if it is not delayed. None as
-    /// `add`.
-    pub fn add_message(
-        &mut self,
-        send: &Send<'_>,
-        topic: usize,
-        queue: usize,
-        pairs: &[Pair<'_>],
-        max_properties_bytes: usize,
-        due_ms: Option<i64>,
-    ) -> Option<Place> {
+    /// Append the message of a send to a queue of a topic, and the response. None as `add`.
+    pub fn add_message(&mut self, send: &Send<'_>, topic: usize, queue: usize, message: &Message<'_>) -> Option<Place> {
+        let &Message { pairs, max_properties_bytes, due_ms, handle } = message;
         let properties_bytes = properties::encoded_bytes(pairs);
         let size = self.size(topic, send.body, properties_bytes)?;
         if properties_bytes > max_properties_bytes || size > self.max_record_bytes {
@@ -353,12 +384,16 @@ impl<'py> Writer<'_, 'py> {
             due_ms,
         };
         self.write(&place, &fields)?;
-        if due_ms.is_none() {
-            let topic = self.known_topics.get_mut(topic)?;
-            (topic.messages, topic.bytes) = (topic.messages + 1, topic.bytes + size);
-        }
-        respond(&mut self.responses, self.answer, place.offset, send.queue_id, place.number, send.opaque);
+        respond(&mut self.responses, self.answer, &place, send, handle);
         Some(place)
+    }
+
+    /// Count a message that was appended to a topic.
+    pub fn count(&mut self, topic: usize, place: &Place) -> Option<()> {
+        let topic = self.known_topics.get_mut(topic)?;
+        topic.messages += 1;
+        topic.bytes += usize::try_from(place.stated_size).ok()?;
+        Some(())
     }
 
     /// Return the size of a record.
@@ -373,8 +408,13 @@ impl<'py> Writer<'_, 'py> {
             return None;
         }
         let number = self.next_number(queue)?;
-        let offset = self.physical_offset.checked_add(i64::try_from(at).ok()?)?;
+        let offset = self.next_offset()?.checked_add(i64::try_from(before).ok()?)?;
         Some(Place { queue, number, offset, stated_size: i32::try_from(size).ok()? })
+    }
+
+    /// Return the physical offset of the next record.
+    pub fn next_offset(&self) -> Option<i64> {
+        self.physical_offset.checked_add(i64::try_from(self.records.len()).ok()?)
     }
 
     /// Return the queue offset of the next record of a queue.
@@ -465,7 +505,7 @@ impl<'py> Writer<'_, 'py> {
             queues,
             messages: 0,
             bytes: 0,
-            halves: 0,
+            elsewhere: 0,
             copies: 0,
             copied_bytes: 0,
         });
@@ -496,16 +536,24 @@ impl<'py> Writer<'_, 'py> {
 }
 
 /// Append a response.
-fn respond(to: &mut Vec<u8>, parts: [&[u8]; 5], offset: i64, queue_id: i32, queue_offset: i64, opaque: i32) {
+fn respond(to: &mut Vec<u8>, parts: &Answer, place: &Place, send: &Send<'_>, handle: Option<&str>) {
     let start = to.len();
     to.extend_from_slice(&[0; 8]);
-    to.extend_from_slice(parts[0]);
-    to.extend((0..16).rev().map(|digit| b"0123456789ABCDEF"[(offset >> (4 * digit)) as usize & 0xF]));
-    for (part, number) in parts[1..].iter().zip([i64::from(queue_id), queue_offset, i64::from(opaque)]) {
-        to.extend_from_slice(part);
-        to.extend_from_slice(number.to_string().as_bytes());
+    to.extend_from_slice(&parts.to_offset);
+    to.extend((0..16).rev().map(|digit| b"0123456789ABCDEF"[(place.offset >> (4 * digit)) as usize & 0xF]));
+    to.extend_from_slice(&parts.to_queue_id);
+    to.extend_from_slice(send.queue_id.to_string().as_bytes());
+    to.extend_from_slice(&parts.to_queue_offset);
+    to.extend_from_slice(place.number.to_string().as_bytes());
+    if let Some(handle) = handle {
+        for part in [&parts.to_handle[..], handle.as_bytes(), &parts.after_handle] {
+            to.extend_from_slice(part);
+        }
+    } else {
+        to.extend_from_slice(&parts.to_opaque);
     }
-    to.extend_from_slice(parts[4]);
+    to.extend_from_slice(send.opaque.to_string().as_bytes());
+    to.extend_from_slice(&parts.end);
     let header_bytes = (to.len() - start - 8) as u32;
     for (at, word) in [(start, header_bytes + 4), (start + 4, header_bytes)] {
         to[at..at + 4].copy_from_slice(&word.to_be_bytes());

@@ -9,7 +9,7 @@ use crate::copies::queue_id_of;
 use crate::heads::{HEAD_BYTES, i32_at, i64_at};
 use crate::properties::{self, Pair, value_of};
 use crate::requests::{End, Send};
-use crate::sends::{Fields, Writer};
+use crate::sends::{Fields, Message, Writer};
 
 const PREPARED: i32 = 4;
 const COMMIT: i32 = 8;
@@ -89,9 +89,12 @@ impl Writer<'_, '_> {
         }
         let half_topic = self.closed_topic(&rules.half_topic);
         let queue = self.queue(half_topic, HALF_QUEUE)?;
-        let place = self.add_message(send, half_topic, queue, &pairs, rules.max_properties_bytes, None)?;
+        let max_properties_bytes = rules.max_properties_bytes;
+        let message = Message { pairs: &pairs, max_properties_bytes, due_ms: None, handle: None };
+        let place = self.add_message(send, half_topic, queue, &message)?;
+        self.count(half_topic, &place)?;
         self.steps.push((place.number, place.offset, send.born_ms, group.to_owned()));
-        self.known_topics.get_mut(topic)?.halves += 1;
+        self.known_topics.get_mut(topic)?.elsewhere += 1;
         Some(())
     }
 

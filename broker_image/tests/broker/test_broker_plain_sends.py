@@ -11,15 +11,17 @@ import pytest
 from delaymq import kernels
 from delaymq.api_types.delay_settings import TopicDelaySettings
 from delaymq.message import names
+from delaymq.message.properties import parse_properties
 from delaymq.message.record import Record
 from delaymq.protocol.bodies import TopicConfig
 from delaymq.protocol.command import Command, Response, decode_command, encode_response
+from delaymq.schedule.timeline import TIMELINE_QUEUE
 from delaymq.server.requests import plain_sends
 from delaymq.server.requests.plain_sends import PlainSends, answer_parts
 from delaymq.store.reader import Damage, StoreReader
-from delaymq_testing.broker.harness import Harness
-from delaymq_testing.broker.send_encoder import SendEncoder
-from delaymq_testing.broker.sends import (
+from delaymq_testing.broker.harness import START_MS, Harness
+from delaymq_testing.broker.plain_sends.send_encoder import SendEncoder
+from delaymq_testing.broker.plain_sends.sends import (
     ANSWER,
     HOST,
     damaged,
@@ -32,13 +34,15 @@ from delaymq_testing.compiled_kernels import NEEDS_KERNELS
 from delaymq_testing.repetitions import FUZZ_INPUTS, SEED
 from delaymq_testing.store.killed_copies import Killed, KilledError
 
-RULED = ("TIMER_DELAY_MS", "TRAN_MSG", "DELAY_CRON", "RETRY_TOPIC", "DELAY_SCHEDULE_ID")
+RULED = ("TIMER_OUT_MS", "TRAN_MSG", "DELAY_CRON", "RETRY_TOPIC", "DELAY_SCHEDULE_ID")
 RULES = (
     RULED, names.OWN_PREFIX, list(names.CLOSED_TO_CLIENTS), names.RETRY_PREFIX, (names.WAIT, names.CLUSTER),
     plain_sends.TRANSACTION_RULES, plain_sends.DELAY_RULES,
 )  # fmt: skip
+TIMED = "TIMER_DELAY_MS\x011000"
+REQUESTS = ("DELAY\x011", TIMED)
 NO_HALVES: tuple[int, list[Any], int] = (-1, [], 0)
-DELAYS: tuple[tuple[int, ...], dict[str, int], int] = ((1_000, 5_000), {}, 4 << 20)
+DELAYS: tuple[Any, ...] = ((1_000, 5_000), {}, 4 << 20, 4 << 20, 10**9)
 
 
 class Queue(NamedTuple):
@@ -47,9 +51,10 @@ class Queue(NamedTuple):
 
 def tables(chance: Random) -> tuple[dict[str, TopicConfig], dict[tuple[str, int], Queue]]:
     """Topics, one of which may be unusual, and queues, one of which may be missing."""
+    own = names.SCHEDULE_TOPIC, names.TIMER_TOPIC
     topics = {
         name: TopicConfig(name, chance.choice([4, 4, 3]), chance.choice([4, 4, 8]))
-        for name in ("Orders", "Bills", "t" * 127, "größe", names.SCHEDULE_TOPIC, "%RETRY%readers", "x" * 128)
+        for name in ("Orders", "Bills", "t" * 127, "größe", *own, "%RETRY%readers", "x" * 128)
     }
     attribute, value = chance.choice([("perm", 0), ("perm", 6), ("order", True), ("topic_filter_type", "MULTI_TAG")])
     setattr(topics[chance.choice([*topics])], attribute, value)
@@ -63,11 +68,12 @@ def encoding(chance: Random, data: bytes) -> tuple[Any, ...]:
     """Arguments for an encoder, nearly all valid."""
     topics, queues = tables(chance)
     host = chance.choice([HOST] * 30 + [bytes(20), b""])
-    now_ms = chance.choice([1_700_000_000_000] * 9 + [0, -1_001, 10**16 - 1_001, 2**63 - 1])
+    now_ms = chance.choice([START_MS] * 9 + [0, -1_001, 10**16 - 1_001, 2**63 - 1])
     halves = *NO_HALVES[:2], now_ms
     delays = (
         (1_000, 5_000, 10**9)[: chance.randrange(4)], chance.choice([{}, {"Bills": 1}]),
-        chance.choice([4 << 20, 4 << 20, 100, -1]),
+        chance.choice([4 << 20, 4 << 20, 100, -1]), chance.choice([4 << 20, 4 << 20, 100, -1]),
+        chance.choice([10**9, 10**9, 900_000, 2**62, 0, -1]),
     )  # fmt: skip
     return (
         data, topics, host, HOST, chance.choice([4 << 20, 4 << 20, 1_000]), chance.choice(["DefaultCluster", "größe"]),
@@ -81,7 +87,7 @@ def encoding(chance: Random, data: bytes) -> tuple[Any, ...]:
 def test_compiled_encoder_returns_what_its_twin_returns_for_hostile_bytes() -> None:
     chance = Random(SEED)
     kernel, twin = kernels.compiled("SendEncoder")(*RULES), SendEncoder(*RULES)
-    frames = whole = 0
+    frames = whole = timed = 0
     while frames < FUZZ_INPUTS:
         unusual = chance.choice([0, 0.05, 0.5])
         made = [random_frame(chance, chance.randrange(2**31), unusual) for _ in range(chance.randrange(1, 8))]
@@ -93,7 +99,8 @@ def test_compiled_encoder_returns_what_its_twin_returns_for_hostile_bytes() -> N
         result = kernel.encode(*given)
         assert result == twin.encode(*given), given[0]
         whole += result[0] == len(given[0])
-    assert whole > FUZZ_INPUTS // 100
+        timed += sum(queue_id == TIMELINE_QUEUE for _, queue_id, *_ in result[8])
+    assert min(whole, 3 * timed) > FUZZ_INPUTS // 100
 
 
 @NEEDS_KERNELS
@@ -211,6 +218,29 @@ def test_brokers_in_another_state_leave_sends_to_their_processor(lane: Lane, sta
 
 
 @NEEDS_KERNELS
+def test_first_timed_message_of_a_broker_is_left_to_its_processor(lane: Lane) -> None:
+    broker, timed = lane.harness.broker, frame(i=TIMED)
+    assert not lane.handles(timed)
+    assert broker.topics.table.get(names.TIMER_TOPIC) is None
+    lane.harness.send("Orders", b"second", {"TIMER_DELAY_MS": "1000"})
+    assert broker.topics.table.get(names.TIMER_TOPIC) is not None
+    assert lane.handles(timed)
+
+
+@NEEDS_KERNELS
+def test_timed_messages_that_may_be_rejected_are_left_to_their_processor(lane: Lane) -> None:
+    broker, timed = lane.harness.broker, frame(i="TIMER_DELAY_SEC\x017201")
+    lane.harness.send("Orders", b"second", {"TIMER_DELAY_MS": "1000"})
+    assert lane.handles(timed)
+    broker.apply(replace(broker.config, timer_max_delay_sec=7_200))
+    assert not lane.handles(timed)
+    broker.apply(replace(broker.config, timer_max_delay_sec=7_201))
+    assert lane.handles(timed)
+    broker.delivery.limits.settings.topics["Orders"] = TopicDelaySettings(max_delay_seconds=9)
+    assert not lane.handles(timed)
+
+
+@NEEDS_KERNELS
 @pytest.mark.parametrize("wait", ["WAIT\x01false", "WAIT\x01true ", "WAIT\x01no"])
 def test_sends_that_do_not_wait_with_others_are_left_to_their_processor(lane: Lane, wait: str) -> None:
     assert lane.handles(frame(i=wait))
@@ -270,14 +300,16 @@ def vars_of(config: Any) -> dict[str, Any]:
 
 
 def test_parts_of_a_response_are_those_of_the_usual_encoder(open_harness: Callable[..., Harness]) -> None:
-    broker = open_harness(region_id="<id> 1234567890").broker
-    to_id, to_queue_id, to_queue_offset, to_opaque, end = answer_parts(broker)
+    broker = open_harness(region_id="<id> <handle> 1234567890").broker
+    to_id, to_queue_id, to_queue_offset, to_opaque, end, to_handle, after_handle, _ = answer_parts(broker)
     fields = {
         "msgId": f"{broker.message_id_prefix}00000000000000FF", "queueId": "3", "queueOffset": "12",
         "MSG_REGION": broker.region, "TRACE_ON": "true",
     }  # fmt: skip
     header = b"00000000000000FF".join((to_id, to_queue_id)) + b"3" + to_queue_offset + b"12" + to_opaque + b"-5" + end
     assert encode_response(Command(310, -5), Response(0, None, fields))[8:] == header
+    header = header.replace(to_opaque, to_handle + b"djE=" + after_handle)
+    assert encode_response(Command(310, -5), Response(0, None, fields | {"recallHandle": "djE="}))[8:] == header
 
 
 @NEEDS_KERNELS
@@ -298,11 +330,12 @@ def test_failure_after_the_append_is_raised_with_the_messages_in_the_log(
 
 
 @NEEDS_KERNELS
+@pytest.mark.parametrize("request_text", REQUESTS)
 def test_delayed_messages_are_delivered_although_an_observer_failed(
-    lane: Lane, monkeypatch: pytest.MonkeyPatch
+    lane: Lane, monkeypatch: pytest.MonkeyPatch, request_text: str
 ) -> None:
-    broker, delayed = lane.harness.broker, frame(i="DELAY\x011")
-    lane.harness.send("Orders", b"second", {"DELAY": "1"})
+    broker, delayed = lane.harness.broker, frame(i=request_text)
+    lane.harness.send("Orders", b"second", parse_properties(request_text))
 
     def fail(*_: object) -> None:
         raise RuntimeError("an observer fails")
@@ -319,21 +352,23 @@ def test_delayed_messages_are_delivered_although_an_observer_failed(
 
 
 @NEEDS_KERNELS
-def test_full_memory_of_the_index_becomes_a_run(lane: Lane) -> None:
+@pytest.mark.parametrize("request_text", ["DELAY\x0118", "TIMER_DELAY_SEC\x013600"])
+def test_full_memory_of_the_index_becomes_a_run(lane: Lane, request_text: str) -> None:
     timeline = lane.harness.broker.delivery.timeline
-    lane.harness.send("Orders", b"second", {"DELAY": "18"})
+    lane.harness.send("Orders", b"second", parse_properties(request_text))
     timeline.sizes = timeline.sizes._replace(memory=4)
-    assert lane.handles(frame(i="DELAY\x0118") * 7)
+    assert lane.handles(frame(i=request_text) * 7)
     assert (len(timeline._memory), [run.count for run in timeline.runs]) == (0, [8])
     assert timeline.partitions.messages == 8
 
 
 @NEEDS_KERNELS
+@pytest.mark.parametrize("request_text", REQUESTS)
 def test_delayed_messages_are_dispatched_and_delivered_although_the_index_failed(
-    lane: Lane, monkeypatch: pytest.MonkeyPatch
+    lane: Lane, monkeypatch: pytest.MonkeyPatch, request_text: str
 ) -> None:
     broker = lane.harness.broker
-    lane.harness.send("Orders", b"second", {"DELAY": "1"})
+    lane.harness.send("Orders", b"second", parse_properties(request_text))
     lane.harness.clock.advance(1_000)
     broker.hand_over(lane.harness.clock(), 64)
     assert broker.delivery.next_wakeup_ms() is None
@@ -345,7 +380,7 @@ def test_delayed_messages_are_dispatched_and_delivered_although_the_index_failed
 
     monkeypatch.setattr(broker.delivery.timeline, "freeze_if_full", fail)
     with pytest.raises(OSError, match="no space"):
-        lane.handles(frame(i="DELAY\x011") + frame())
+        lane.handles(frame(i=request_text) + frame())
     monkeypatch.undo()
     assert woken == [1]
     lane.harness.clock.advance(1_000)

@@ -13,8 +13,8 @@ from delaymq.protocol.codes import RequestCode
 from delaymq.protocol.command import Command, encode_command
 from delaymq.server.requests.plain_sends import MAX_REQUESTS
 from delaymq_testing.broker.harness import records_of, send_fields
-from delaymq_testing.broker.lanes import World, answers, counted, fixed, is_sound, pieces
-from delaymq_testing.broker.sends import damaged, java_frame, random_frame, send_fields_of
+from delaymq_testing.broker.plain_sends.lanes import World, answers, counted, fixed, is_sound, pieces
+from delaymq_testing.broker.plain_sends.sends import damaged, java_frame, random_frame, send_fields_of
 from delaymq_testing.compiled_kernels import NEEDS_KERNELS
 from delaymq_testing.repetitions import FUZZ_INPUTS, SEED
 from delaymq_testing.transport.memory_transport import run, turns
@@ -90,6 +90,7 @@ def test_streams_have_the_effects_of_single_requests(
             for part in outcomes[0]:
                 assert outcomes[0][part] == outcomes[1][part], part
             assert counting.delayed > counting.encoded / 10
+            assert counting.timed > counting.encoded / 50
             assert counting.encoded > outcomes[0]["messages"][0] / 20  # type: ignore[index]
             files = [world.closed_files() for world in worlds]
             assert files[0] == files[1]

@@ -20,9 +20,9 @@ from delaymq.protocol.codes import RequestCode
 from delaymq.server.requests import plain_sends
 from delaymq.store.reader import Damage, StoreReader
 from delaymq_testing.broker.harness import START_MS, FakeSession, Harness
-from delaymq_testing.broker.lanes import World, answers, counted, fixed, is_sound, pieces
-from delaymq_testing.broker.send_encoder import SendEncoder
-from delaymq_testing.broker.sends import (
+from delaymq_testing.broker.plain_sends.lanes import World, answers, counted, fixed, is_sound, pieces
+from delaymq_testing.broker.plain_sends.send_encoder import SendEncoder
+from delaymq_testing.broker.plain_sends.sends import (
     ANSWER,
     HOST,
     TOPICS,
@@ -135,7 +135,8 @@ def encoding(chance: Random) -> tuple[Any, ...]:
     return (
         b"".join(frames), topics, HOST, chance.choice([HOST] * 20 + [bytes(20)]), 4 << 20, "DefaultCluster", ANSWER,
         chance.choice([True, False]),
-        (chance.choice([4 << 20, 4 << 20, 1_000, -1]), chunks, START_MS + 9), ((1_000,), {}, 4 << 20), queues,
+        (chance.choice([4 << 20, 4 << 20, 1_000, -1]), chunks, START_MS + 9),
+        ((1_000,), {}, 4 << 20, 4 << 20, 10**9), queues,
         base + max(len(log) + chance.choice([0, 0, 0, -100, 50]), 0), START_MS,
         chance.choice([4 << 20, 4 << 20, 900, 200]), chance.choice([1 << 30, 1 << 30, 3_000, 1_400]), given_log, base,
     )  # fmt: skip

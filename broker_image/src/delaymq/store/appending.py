@@ -256,8 +256,8 @@ class LogAppender:
     ) -> Sent | None:
         """Append records of any topics, as `encode` returns them; errors of the dispatch as in `append`.
 
-        Before the dispatch, `take_steps` receives the steps of transactions, and `add_delayed` the messages with a
-        delay level, so that none is lost if the dispatch fails. `add_delayed` may raise OSError after it has added all.
+        Before the dispatch, `take_steps` receives the steps of transactions, and `add_delayed` the delayed messages, so
+        that none is lost if the dispatch fails. `add_delayed` may raise OSError after it has added all.
         None: nothing has changed, and `append` has to append the first message, or to report why it cannot.
         """
         log, room = self._log, self._room_for_encoded()

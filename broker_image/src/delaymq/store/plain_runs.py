@@ -38,8 +38,8 @@ TransactionStep: TypeAlias = tuple[int, int, int, str]
 producer group. An op mark: queue offset, physical offset of the half message, COMMIT or ROLLBACK, and an empty text."""
 
 SentDelay: TypeAlias = tuple[str, int, int, int, int]
-"""A message with a delay level: its own topic, queue of the schedule topic, physical offset and size of its record, and
-due time in ms."""
+"""A delayed message: its own topic, queue of the schedule topic (-1 for a message in the timer topic), physical offset
+and size of its record, and due time in ms."""
 
 Sent: TypeAlias = tuple[
     int,
@@ -54,9 +54,10 @@ Sent: TypeAlias = tuple[
 ]
 """Encoded requests: their size in bytes, position of the last record in the records, records, keys packed as
 INDEXED_KEY, and the parts of a `Stretch` for each queue. Then follow what the store does not know: the sums of each
-topic, the responses, the steps of transactions and the messages with a delay level, both in log order. Sums are the
-number of messages of producers without a delay and the size of their records in bytes, the number of half messages for
-the topic, which are stored elsewhere, and the number of committed copies and their size."""
+topic, the responses, the steps of transactions and the delayed messages, both in log order. Sums are the number of
+producers' messages in the topic and the size of their records in bytes, without those with a delay level, the number of
+half messages and timed messages for the topic, which are stored elsewhere, and the number of committed copies and their
+size."""
 
 TakeSteps: TypeAlias = Callable[[Sequence[TransactionStep], int, int], object]
 """Function that receives steps of transactions, their store time in ms, and the end of their records in the log."""

@@ -30,7 +30,14 @@ from delaymq.message.levels import DelayLevels, queue_of_level
 from delaymq.message.marks import DUE_WIDTH, MARK_WIDTH, format_due
 from delaymq.message.properties import MAX_PROPERTIES_BYTES, encode_properties
 from delaymq.message.record import record_bytes
-from delaymq.message.timed_marks import RUN, Statement, carried_due, first_due, replacing_due
+from delaymq.message.timed_marks import (
+    MAX_FIRST_DUE_BYTES,
+    RUN,
+    Statement,
+    carried_due,
+    first_due,
+    replacing_due,
+)
 from delaymq.schedule.timeline.partitions import Partitions
 from delaymq.schedule.timeline.queues import Queues
 from delaymq.store.errors import StoreFailedError
@@ -154,6 +161,8 @@ class DelayIngress:
         self._store = store
         self.max_unchecked_body_bytes = self.surely_fits_bytes(MARK_ROOM_BYTES)
         """A message with a delay level and a body of at most this size fits into a segment when it is delivered."""
+        self.max_unchecked_timed_body_bytes = self.surely_fits_bytes(TIMED_ROOM_BYTES + MAX_FIRST_DUE_BYTES)
+        """Likewise, for a timed message."""
         self._may_state = store.format_version >= TIMED_VERSION
         self.with_key: Callable[[str, str], Found | None] = lambda topic, key: None
         """Returns the pending message of a topic with a DELAY_KEY, and the record that holds it."""
@@ -161,6 +170,12 @@ class DelayIngress:
         """Those of the index of pending messages."""
         self.on_first_timed: Callable[[], object] | None = None
         """Called before the first timed message is stored."""
+
+    @property
+    def max_plain_delay_ms(self) -> int:
+        """Longest delay in ms with which timed messages may be stored without `prepare_timed`; -1 if none may be."""
+        is_prepared = self._may_state and self.on_first_timed is None
+        return self.settings.timer_max_delay_sec * 1_000 if is_prepared else -1
 
     def prepare(
         self,

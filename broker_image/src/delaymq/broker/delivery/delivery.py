@@ -257,8 +257,8 @@ class Delivery:
         self._announce(record.tags_code)
 
     def add_sent(self, sent: Sequence[SentDelay]) -> None:
-        """Add messages with a delay level, stored together without `dispatch`; all even if OSError is raised."""
-        for queue_id in {message[1] for message in sent} - self._queues.keys():
+        """Add delayed messages that were stored together without `dispatch`; all even if OSError is raised."""
+        for queue_id in {message[1] for message in sent if message[1] >= 0} - self._queues.keys():
             self._use_queue(queue_id, QueueState())
         self._announce(min(message[4] for message in sent))
         add_sent(self.timeline, sent)
@@ -361,8 +361,8 @@ class Delivery:
             if queue.settled.above:
                 above = ", ".join(f"{first}–{end - 1}" for first, end in list(queue.settled.above.pairs())[:20])
                 _logger.warning(
-                    "delay level %d: delayOffset.json states %d, but %d entries above it are also settled (%s): "
-                    "RocketMQ's broker would deliver them again",
+                    "delay level %d: delayOffset.json states %d, but %d entries above it are also settled (%s):"
+                    " RocketMQ's broker would deliver them again",
                     level_of_queue(queue_id),
                     queue.settled.low,
                     queue.settled.above.count,

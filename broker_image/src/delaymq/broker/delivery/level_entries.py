@@ -75,7 +75,7 @@ def add_entry(index: Timeline, settled: Settled, record: Dispatched) -> Pending:
 
 
 def add_sent(index: Timeline, sent: Sequence[SentDelay]) -> None:
-    """Add messages that were sent with a delay level, without an account; all even if OSError is raised."""
+    """Add delayed messages that were sent without account and group; all even if OSError is raised."""
     partitions = index.partitions
     owner = partitions.owner_number("")
     for topic, queue_id, place, size, due_ms in sent:

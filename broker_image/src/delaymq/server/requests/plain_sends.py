@@ -11,7 +11,8 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
 
 from delaymq import kernels
-from delaymq.broker.delivery.delay_rewrite import MARK_ROOM_BYTES
+from delaymq.broker.delivery.delay_rewrite import MARK_ROOM_BYTES, TIMED_ROOM_BYTES
+from delaymq.broker.delivery.timed.requests import UNITS_MS
 from delaymq.broker.sending.admission import RULED
 from delaymq.broker.statistics.put_times import SLOW_S
 from delaymq.broker.transactions.records import (
@@ -24,6 +25,7 @@ from delaymq.message import names
 from delaymq.message.properties import MAX_PROPERTIES_BYTES
 from delaymq.protocol.command import Command, Response, encode_response
 from delaymq.protocol.frame import BUSY_BUFFER_BYTES
+from delaymq.schedule.timeline.timeline import TIMELINE_QUEUE
 
 if TYPE_CHECKING:
     from delaymq.broker.broker import Broker
@@ -31,15 +33,16 @@ if TYPE_CHECKING:
     from delaymq.config import BrokerConfig
     from delaymq.store.plain_runs import Sent, SentDelay
 
-AnswerParts = tuple[bytes, bytes, bytes, bytes, bytes]
+AnswerParts = tuple[bytes, bytes, bytes, bytes, bytes, bytes, bytes, str]
 """Parts of the header of a response: up to the physical offset in the id, the queue id, the queue offset, the opaque,
-and to the end."""
+and to the end. With a recall handle, two parts take the place of the fourth: up to the handle, and up to the opaque.
+Then follows the name of the broker in recall handles."""
 
 _STARTS: Final = b'{"code":310,', b'{"code":37,'
 """Starts of the header of a send and of the end of a transaction, as nearly all clients write it. The kernel is not
 called for other requests."""
 _START_AT = _FRAME_LENGTHS_BYTES = 8
-_ID, _QUEUE_ID, _QUEUE_OFFSET, _OPAQUE = "<id>", "<queue>", "<offset>", 1_234_567_890
+_ID, _QUEUE_ID, _QUEUE_OFFSET, _HANDLE, _OPAQUE = "<id>", "<queue>", "<offset>", "<handle>", 1_234_567_890
 _NOTHING: Final = (0, b"", 0)
 
 MAX_REQUESTS: Final = BUSY_BUFFER_BYTES // 64
@@ -49,7 +52,7 @@ TRANSACTION_RULES: Final = (
     names.HALF_TOPIC,
     names.OP_HALF_TOPIC,
     (names.TRANSACTION_PREPARED, names.PRODUCER_GROUP, names.REAL_TOPIC, names.REAL_QUEUE_ID),
-    (*RULED_IN_HALF, names.DELAY),
+    (*RULED_IN_HALF, names.DELAY, *names.TIMER_PROPERTIES),
     COPIED_MARK[1].decode(),
     ROLLED_BACK_MARK[1].decode(),
     MAX_HALF_PROPERTIES_BYTES,
@@ -63,15 +66,21 @@ DELAY_RULES: Final = (
     names.SCHEDULE_TOPIC,
     [*names.MANAGED_DELAY],
     MAX_PROPERTIES_BYTES - MARK_ROOM_BYTES,
+    (
+        [(name, UNITS_MS.get(name, 0)) for name in names.TIMER_PROPERTIES],
+        names.TIMER_OUT_MS,
+        names.TIMER_TOPIC,
+        MAX_PROPERTIES_BYTES - TIMED_ROOM_BYTES,
+    ),
 )
-"""What the kernel has to know of delay levels."""
+"""What the kernel has to know of delayed messages."""
 
 
 def _made() -> Any:
     kernel = kernels.compiled("SendEncoder")
     if kernel is None:
         return None
-    ruled = [*RULED - {names.DELAY}, names.RETRY_TOPIC, names.DELAY_SCHEDULE_ID]
+    ruled = [*RULED.difference((names.DELAY, *names.TIMER_PROPERTIES)), names.RETRY_TOPIC, names.DELAY_SCHEDULE_ID]
     return kernel(
         ruled, names.OWN_PREFIX, list(names.CLOSED_TO_CLIENTS), names.RETRY_PREFIX, (names.WAIT, names.CLUSTER),
         TRANSACTION_RULES, DELAY_RULES,
@@ -100,7 +109,7 @@ class PlainSends:
         self._broker = broker
         self._config: BrokerConfig | None = None
         """Configuration to which the parts of a response belong."""
-        self._answer: AnswerParts = (b"", b"", b"", b"", b"")
+        self._answer: AnswerParts | None = None
         self._settings: TransactionSettings | None = None
         """Settings to which the maximum size of half messages belongs."""
         self._max_half_body_bytes = -1
@@ -129,7 +138,10 @@ class PlainSends:
         halves = self._max_half_body_bytes, transactions.ledger.pending.chunks, broker.now_ms()
         delivery = broker.delivery
         ingress = delivery.ingress
-        delays = ingress.levels.delays_ms, delivery.limits.settings.topics, ingress.max_unchecked_body_bytes
+        delays = (
+            ingress.levels.delays_ms, delivery.limits.settings.topics, ingress.max_unchecked_body_bytes,
+            ingress.max_unchecked_timed_body_bytes, ingress.max_plain_delay_ms,
+        )  # fmt: skip
 
         def encode(*place: object) -> Sent:
             assert encoder is not None
@@ -149,21 +161,26 @@ class PlainSends:
             if took_s >= SLOW_S:
                 broker.stats.put_times.slow(took_s)
             broker.stats.last_send_ms = broker.store.last_store_timestamp_ms
-        self._count(sums, delayed)
+        count = self._count(sums, delayed)
         broker.announce_arrivals()
-        return size, responses, sum(messages for _, messages, *_ in sums) + len(delayed)
+        return size, responses, count
 
-    def _count(self, sums: Sequence[tuple[str, int, int, int, int, int]], delayed: Sequence[SentDelay]) -> None:
-        stats = self._broker.stats
-        for topic, messages, stored_bytes, halves, copies, copied_bytes in sums:
+    def _count(self, sums: Sequence[tuple[str, int, int, int, int, int]], delayed: Sequence[SentDelay]) -> int:
+        """Add messages to the statistics; return their number, without committed copies."""
+        stats, count = self._broker.stats, 0
+        for topic, messages, stored_bytes, elsewhere, copies, copied_bytes in sums:
             if messages:
                 stats.put_all(topic, messages, stored_bytes)
-            if halves:
-                stats.put_elsewhere(topic, halves)
+                count += messages
+            if elsewhere:
+                stats.put_elsewhere(topic, elsewhere)
             if copies:
                 stats.committed_all(topic, copies, copied_bytes)
         for topic, queue_id, _, record_bytes, _ in delayed:
-            stats.put(topic, record_bytes, names.SCHEDULE_TOPIC, queue_id)
+            if queue_id != TIMELINE_QUEUE:  # the sums contain the others
+                stats.put(topic, record_bytes, names.SCHEDULE_TOPIC, queue_id)
+                count += 1
+        return count
 
 
 def answer_parts(broker: Broker) -> AnswerParts:
@@ -175,9 +192,16 @@ def answer_parts(broker: Broker) -> AnswerParts:
         "MSG_REGION": broker.region,
         "TRACE_ON": broker.trace_on,
     }
-    rest = encode_response(Command(0, _OPAQUE), Response(0, None, fields))[_FRAME_LENGTHS_BYTES:]
-    to_id, _, rest = rest.partition(_ID.encode())
+    to_id, _, rest = _header(fields).partition(_ID.encode())
     to_queue_id, _, rest = rest.partition(_QUEUE_ID.encode())
     to_queue_offset, _, rest = rest.partition(_QUEUE_OFFSET.encode())
-    to_opaque, _, end = rest.rpartition(str(_OPAQUE).encode())
-    return to_id, to_queue_id, to_queue_offset, to_opaque, end
+    to_opaque, opaque, end = rest.rpartition(str(_OPAQUE).encode())
+    _, _, rest = _header(fields | {"recallHandle": _HANDLE}).partition(_QUEUE_OFFSET.encode())
+    to_handle, _, rest = rest.rpartition(_HANDLE.encode())
+    after_handle, _, _ = rest.rpartition(opaque)
+    broker_name = broker.config.broker_name
+    return to_id, to_queue_id, to_queue_offset, to_opaque, end, to_handle, after_handle, broker_name
+
+
+def _header(fields: dict[str, str]) -> bytes:
+    return encode_response(Command(0, _OPAQUE), Response(0, None, fields))[_FRAME_LENGTHS_BYTES:]

@@ -12,7 +12,8 @@ from delaymq.message import names
 from delaymq.message.errors import IllegalMessageError
 
 _NUMBER = re.compile(r"[+-]?[0-9]{1,19}\Z")
-_UNITS_MS: Final = {names.TIMER_DELAY_SEC: 1_000, names.TIMER_DELAY_MS: 1}
+UNITS_MS: Final = {names.TIMER_DELAY_SEC: 1_000, names.TIMER_DELAY_MS: 1}
+"""Units of the properties that request a delay, in ms. The others request a time."""
 _MS_PER_DAY: Final = 86_400_000
 OF_EARLIER_TIMERS: Final = frozenset(
     (names.TIMER_OUT_MS, names.TIMER_ENQUEUE_MS, names.TIMER_DEQUEUE_MS, names.TIMER_ROLL_TIMES)
@@ -60,7 +61,7 @@ def requested_time(properties: dict[str, str], level: int) -> TimeRequest | None
         text = properties.get(name)
         if text is not None:
             value = _number(name, text)
-            unit_ms = _UNITS_MS.get(name)
+            unit_ms = UNITS_MS.get(name)
             return TimeRequest(False, value) if unit_ms is None else TimeRequest(True, value * unit_ms)
     return None
 
@@ -86,7 +87,7 @@ def _number(name: str, text: str) -> int:
 def _unit(name: str) -> str:
     if name == names.TIMER_DELAY_SEC:
         return "seconds"
-    return "milliseconds" if name in _UNITS_MS else "milliseconds since the epoch"
+    return "milliseconds" if name in UNITS_MS else "milliseconds since the epoch"
 
 
 MAX_KEY_BYTES: Final = 255

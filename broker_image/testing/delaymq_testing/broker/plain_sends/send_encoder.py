@@ -17,16 +17,16 @@ from delaymq.message.flags import (
     TRANSACTION_PREPARED,
     TRANSACTION_ROLLBACK,
 )
-from delaymq.message.hashing import index_key_hash, tags_code
 from delaymq.message.marks import format_due
-from delaymq.message.names import KEYS, MAX_TOPIC_LENGTH, TAGS, UNIQUE_KEY
+from delaymq.message.names import MAX_TOPIC_LENGTH, UNIQUE_KEY
 from delaymq.message.properties import (
     MAX_PROPERTIES_BYTES,
     PAIR_SEPARATOR,
     encode_properties,
     parse_properties,
 )
-from delaymq.message.record import IPV4_HOST_BYTES, Record, decode_record, encode_record
+from delaymq.message.record import IPV4_HOST_BYTES, Record, decode_record
+from delaymq.message.timed_marks import first_due
 from delaymq.protocol.codes import RequestCode
 from delaymq.protocol.command import FLAG_ONEWAY, Command
 from delaymq.protocol.errors import RequestError
@@ -35,20 +35,18 @@ from delaymq.protocol.headers import (
     SendMessageRequestHeader,
     SendMessageRequestHeaderV2,
 )
-from delaymq.store.consume_queue import ENTRY
-from delaymq.store.index.index_file import INDEXED_KEY
-from delaymq.store.index.key_index import indexed_keys
-from delaymq.store.plain_runs import Sent, SentDelay, TransactionStep
+from delaymq.schedule.timeline import TIMELINE_QUEUE
+from delaymq.store.plain_runs import Sent
 
-from delaymq_testing.broker.sends import INTEGER, frame_at, usual_command
+from delaymq_testing.broker.plain_sends.encoded_sends import Answer, NewRecord, Written, response_of
+from delaymq_testing.broker.plain_sends.sends import INTEGER, frame_at, usual_command
 
 MAX_PAIRS: Final = 64
 """Maximum number of properties of a message."""
-MAX_QUEUES: Final = 64
-"""Maximum number of queues of the requests of one call."""
 MAX_READ_BYTES: Final = 256 * 1024
 """Maximum size of the half messages that one call reads."""
 DUE_DIGITS: Final = 16
+TIMED_DIGITS: Final = 18
 
 _is_integer = re.compile(INTEGER).fullmatch
 _is_queue_id = re.compile(r"0|[1-9][0-9]{0,3}").fullmatch
@@ -61,116 +59,26 @@ properties that need rules in a half message, encoded properties of the op marks
 size of the properties of a half message."""
 
 
-DelayRules = tuple[str, str, str, str, str, Sequence[str], int]
+TimedRules = tuple[Sequence[tuple[str, int]], str, str, int]
+"""Properties that request a due time, each with the unit of a delay in ms (0: a time since the epoch in ms), names of
+the due time and the timer topic, maximum size of the properties."""
+
+DelayRules = tuple[str, str, str, str, str, Sequence[str], int, TimedRules]
 """Names of the delay level, the real topic, the real queue id, the due time and the schedule topic, names of properties
-with which a delayed message needs rules, maximum size of its properties."""
+with which a delayed message needs rules, maximum size of its properties if it has a level, rules of timed messages."""
 
-Delays = tuple[tuple[int, ...], Mapping[str, Any], int]
-"""Delay of each level in ms, topics whose delayed messages need rules, maximum size of the body of one that needs
-none."""
-
-
-class _Queue(NamedTuple):
-    """Records for one queue."""
-
-    first: int
-    entries: list[bytes]
+Delays = tuple[tuple[int, ...], Mapping[str, Any], int, int, int]
+"""Delay of each level in ms, topics whose delayed messages need rules, maximum size of the body of one that needs none,
+with a level and with a due time, and the longest delay until a due time in ms (-1: all of them need rules)."""
 
 
-class _New(NamedTuple):
-    """A record without its place."""
+class _Delay(NamedTuple):
+    """Where a delayed message is stored until it is due."""
 
     topic: str
     queue_id: int
-    flag: int
-    sys_flag: int
-    born_ms: int
-    born_host: bytes
-    store_host: bytes
-    reconsume_times: int
-    prepared: int
-    body: bytes
-    raw: bytes
-    properties: Mapping[str, str]
-    due_ms: int | None = None
-
-    def encoded(self, number: int, offset: int, store_ms: int) -> bytes:
-        """The record at a queue offset and a physical offset."""
-        return encode_record(
-            self.topic.encode(), self.queue_id, number, offset, self.flag, self.sys_flag, self.born_ms, self.born_host,
-            store_ms, self.store_host, self.reconsume_times, self.prepared, self.body, self.raw,
-        )  # fmt: skip
-
-
-class _Sums:
-    """Numbers and sizes for one topic."""
-
-    def __init__(self) -> None:
-        self.messages = self.bytes = self.halves = self.copies = self.copied_bytes = 0
-
-    def row(self) -> tuple[int, int, int, int, int]:
-        return self.messages, self.bytes, self.halves, self.copies, self.copied_bytes
-
-
-class _Written:
-    """What the requests so far have caused."""
-
-    def __init__(self, queues: Mapping[tuple[str, int], Any], start: int, store_ms: int, room: int) -> None:
-        self.queues = queues
-        self.start = start
-        self.store_ms = store_ms
-        self.room = room
-        self.places: dict[tuple[str, int], _Queue] = {}
-        self.sums: dict[str, _Sums] = {}
-        self.records: list[bytes] = []
-        self.keys: list[bytes] = []
-        self.responses: list[bytes] = []
-        self.steps: list[TransactionStep] = []
-        self.delayed: list[SentDelay] = []
-        self.at = self.last_at = self.read_bytes = 0
-
-    def add(self, *records: _New) -> list[tuple[int, int, int]] | None:
-        """Append records; return queue offset, physical offset and size of each. None, without a change: not all."""
-        added = {(record.topic, record.queue_id) for record in records} - self.places.keys()
-        if len(self.places) + len(added) > MAX_QUEUES or not added <= self.queues.keys():
-            return None
-        sizes = [len(record.encoded(0, 0, 0)) for record in records]
-        if self.at + sum(sizes) > self.room:
-            return None
-        return [self._put(record, size) for record, size in zip(records, sizes, strict=True)]
-
-    def _put(self, record: _New, size: int) -> tuple[int, int, int]:
-        key = record.topic, record.queue_id
-        queue = self.places.setdefault(key, _Queue(self.queues[key].max_number, []))
-        offset, number = self.start + self.at, queue.first + len(queue.entries)
-        code = tags_code(record.properties.get(TAGS, "")) if record.due_ms is None else record.due_ms
-        queue.entries.append(ENTRY.pack(offset, size, code))
-        texts = [record.properties.get(UNIQUE_KEY, ""), *indexed_keys(record.properties.get(KEYS, ""))]
-        hashes = [index_key_hash(record.topic, text) for text in texts if text]
-        self.keys += [INDEXED_KEY.pack(each, offset, self.store_ms) for each in hashes]
-        self.records.append(record.encoded(number, offset, self.store_ms))
-        self.last_at, self.at = self.at, self.at + size
-        return number, offset, size
-
-    def next_number(self, topic: str, queue_id: int) -> int | None:
-        """Return the queue offset of the next record of a queue; None if it does not exist."""
-        key = topic, queue_id
-        if place := self.places.get(key):
-            return place.first + len(place.entries)
-        number: int | None = self.queues[key].max_number if key in self.queues else None
-        return number
-
-    def sums_of(self, topic: str) -> _Sums:
-        return self.sums.setdefault(topic, _Sums())
-
-    def sent(self, read: int) -> Sent:
-        stretches = []
-        for (topic, queue_id), (first, entries) in self.places.items():
-            first_at, last = ENTRY.unpack(entries[0])[0], ENTRY.unpack(entries[-1])[0]
-            stretches.append((topic, queue_id, first, len(entries), first_at, last, b"".join(entries)))
-        sums = [(topic, *each.row()) for topic, each in self.sums.items() if any(each.row())]
-        joined = [b"".join(each) for each in (self.records, self.keys, self.responses)]
-        return read, self.last_at, joined[0], joined[1], stretches, sums, joined[2], self.steps, self.delayed
+    due_ms: int
+    max_properties_bytes: int
 
 
 class SendEncoder:
@@ -199,8 +107,11 @@ class SendEncoder:
         self._half_topic, self._op_topic, names_of_half, ruled_in_half, *marks, self._max_half = transactions
         self._prepared, self._group, self._real_topic, self._real_queue_id = names_of_half
         self._ruled_in_half = self._ruled.union(ruled_in_half) - {self._prepared}
-        self._level, _, _, self._due, self._schedule_topic, managed, self._max_delayed = delays
+        self._level, _, _, self._due, self._schedule_topic, managed, self._max_delayed, timed = delays
+        requests, self._out_ms, self._timer_topic, self._max_timed = timed
+        self._units_ms = dict(requests)
         self._managed = frozenset(managed)
+        self._requests = frozenset((self._level, *self._units_ms))
         self._marks = dict(zip((TRANSACTION_COMMIT, TRANSACTION_ROLLBACK), marks, strict=True))
 
     def encode(
@@ -211,7 +122,7 @@ class SendEncoder:
         store_host: bytes,
         max_body_bytes: int,
         cluster: str,
-        answer: tuple[bytes, bytes, bytes, bytes, bytes],
+        answer: Answer,
         waits: bool,
         halves: tuple[int, Sequence[Any], int],
         delays: Delays,
@@ -225,14 +136,12 @@ class SendEncoder:
     ) -> Sent:
         """Return the records of the requests at the start of `data`, up to the first frame that is no such request.
 
-        `topics` maps names to configurations, `queues` maps topic and queue id to queues with a `max_number`. `answer`
-        are the parts of a response: up to the id's offset, between it and the queue id, between it and the queue
-        offset, up to the opaque, and the end. `waits`: all responses wait, so messages that request none of this are
-        left to their processor. `halves` are the maximum size of a half message's body (-1: there may be
-        none), the chunks of pending half messages, and the time in ms. `delays` decide about delay levels. `log` is the
-        open segment, which begins at `log_base`.
+        `topics` maps names to configurations, `queues` maps topic and queue id to queues with a `max_number`. `waits`:
+        all responses wait, so messages that request none of this are left to their processor. `halves` are the maximum
+        size of a half message's body (-1: there may be none), the chunks of pending half messages, and the time in ms.
+        `delays` decide about delayed messages. `log` is the open segment, which begins at `log_base`.
         """
-        written = _Written(queues, physical_offset, store_ms, room_bytes)
+        written = Written(queues, physical_offset, store_ms, room_bytes)
         max_half_body_bytes, chunks, now_ms = halves
         written_bytes = physical_offset - log_base
         log = bytes(log[:written_bytes]) if 0 <= written_bytes <= len(log) else b""
@@ -256,11 +165,11 @@ class SendEncoder:
     def _send(
         self,
         command: Command,
-        written: _Written,
+        written: Written,
         topics: Mapping[str, Any],
         hosts: tuple[bytes, bytes],
         cluster: str,
-        answer: tuple[bytes, bytes, bytes, bytes, bytes],
+        answer: Answer,
         waits: bool,
         limits: tuple[int, int, int],
         now_ms: int,
@@ -276,70 +185,81 @@ class SendEncoder:
             return False
         wait = properties.pop(self._wait, None)
         properties[self._cluster] = cluster
-        stored_topic, queue_id, due_ms = topic, header.queue_id, None
+        stored_topic, queue_id, delay = topic, header.queue_id, None
         if transaction:
-            if (
-                transaction != TRANSACTION_PREPARED
-                or properties.get(self._prepared) != "true"
-                or not properties.get(self._group)
-                or len(command.body) > max_half_body_bytes
-                or self._half_topic not in topics
-                or written.start == 0
-            ):
+            is_half = transaction == TRANSACTION_PREPARED and len(command.body) <= max_half_body_bytes
+            if not (is_half and self._half_topic in topics and self._is_half(properties) and written.start):
                 return False
             stored_topic, queue_id, most = self._half_topic, 0, self._max_half
-        elif self._level in properties:
-            due_ms = self._due_ms(topic, properties, len(command.body), now_ms, delays)
-            if due_ms is None:
+        elif not self._requests.isdisjoint(properties):
+            delay = self._delay(topic, properties, len(command.body), now_ms, delays)
+            if delay is None:
                 return False
-            stored_topic, queue_id, most = self._schedule_topic, int(properties[self._level]) - 1, self._max_delayed
+            stored_topic, queue_id, most = delay.topic, delay.queue_id, delay.max_properties_bytes
+        is_timed = stored_topic == self._timer_topic
         if stored_topic is not topic:
-            if wait is not None:
-                properties[self._wait] = wait
+            properties |= {} if wait is None else {self._wait: wait}
+            properties |= {self._out_ms: str(delay.due_ms)} if delay is not None and is_timed else {}
             properties |= {self._real_topic: topic, self._real_queue_id: str(header.queue_id)}
-        if due_ms is not None:
+        if delay is not None:
             number = written.next_number(stored_topic, queue_id)
             if number is None:
                 return False
-            properties[self._due] = format_due(due_ms, queue_id, number)
+            due = format_due(delay.due_ms, queue_id, number)
+            properties[self._due] = first_due(delay.due_ms).at(written.start + written.at) if is_timed else due
         raw = encode_properties(properties)
         if len(properties) > MAX_PAIRS or len(raw) > most:
             return False
         sys_flag, times = header.sys_flag & ~TRANSACTION_MASK, header.reconsume_times or 0
-        new = _New(
+        new = NewRecord(
             stored_topic, queue_id, header.flag, sys_flag, header.born_timestamp, *hosts, times, 0, command.body, raw,
-            properties, due_ms,
+            properties, None if delay is None else delay.due_ms,
         )  # fmt: skip
         if len(new.encoded(0, 0, 0)) > max_record_bytes or (added := written.add(new)) is None:
             return False
         [(number, offset, size)] = added
         if transaction:
             written.steps.append((number, offset, header.born_timestamp, properties[self._group]))
-            written.sums_of(topic).halves += 1
-        sums = written.sums_of(topic if due_ms is not None else stored_topic)
-        if due_ms is None:
+        handle = ""
+        written.sums_of(topic).elsewhere += is_timed or bool(transaction)
+        if delay is None or is_timed:
+            sums = written.sums_of(stored_topic)
             sums.messages, sums.bytes = sums.messages + 1, sums.bytes + size
-        else:
-            written.delayed.append((topic, queue_id, offset, size, due_ms))
-        written.responses.append(_response(answer, offset, header.queue_id, number, command.opaque))
+        if delay is not None:
+            written.delayed.append((topic, TIMELINE_QUEUE if is_timed else queue_id, offset, size, delay.due_ms))
+            if is_timed and (key := properties.get(UNIQUE_KEY)):
+                handle = f"v1 {topic} {answer[-1]} {delay.due_ms} {key}"
+        written.responses.append(response_of(answer, offset, header.queue_id, number, command.opaque, handle))
         return True
+
+    def _is_half(self, properties: Mapping[str, str]) -> bool:
+        return properties.get(self._prepared) == "true" and bool(properties.get(self._group))
 
     def _needs_rules(self, properties: Mapping[str, str], ruled: Collection[str], waits: bool) -> bool:
         if any(name.startswith(self._own_prefix) or name in ruled for name in properties):
             return True
         return waits and properties.get(self._wait, "true").lower() != "true"
 
-    def _due_ms(
+    def _delay(
         self, topic: str, properties: Mapping[str, str], body_bytes: int, now_ms: int, delays: Delays
-    ) -> int | None:
-        """Return the due time in ms of a message with a delay level; None if it needs rules."""
-        delays_ms, ruled, most = delays
-        level = properties[self._level]
-        is_plain = body_bytes <= most and topic not in ruled and self._managed.isdisjoint(properties)
-        if not is_plain or not _is_integer(level) or not 1 <= int(level) <= len(delays_ms):
+    ) -> _Delay | None:
+        """Return where a message with a delay level or a due time is stored; None if it needs rules."""
+        delays_ms, ruled, most, most_timed, max_ms = delays
+        [name, *others] = self._requests.intersection(properties)
+        if others or topic in ruled or not self._managed.isdisjoint(properties) or not _is_integer(properties[name]):
             return None
-        due_ms = now_ms + delays_ms[int(level) - 1]
-        return due_ms if len(str(due_ms)) <= DUE_DIGITS and due_ms >= 0 else None
+        value = int(properties[name])
+        if name == self._level:
+            if body_bytes > most or not 1 <= value <= len(delays_ms):
+                return None
+            due_ms = now_ms + delays_ms[value - 1]
+            found = _Delay(self._schedule_topic, value - 1, due_ms, self._max_delayed)
+            return found if len(str(due_ms)) <= DUE_DIGITS and due_ms >= 0 else None
+        unit_ms = self._units_ms[name]
+        due_ms = now_ms + value * unit_ms if unit_ms else value
+        if body_bytes > most_timed or value < 0 or not 0 < due_ms - now_ms <= max_ms or due_ms >= 10**TIMED_DIGITS:
+            return None
+        return _Delay(self._timer_topic, 0, due_ms, self._max_timed)
 
     def _plain_send(
         self, command: Command, topics: Mapping[str, Any], max_body_bytes: int
@@ -379,7 +299,7 @@ class SendEncoder:
     def _ends(
         self,
         command: Command,
-        written: _Written,
+        written: Written,
         chunks: Sequence[Any],
         log: bytes,
         log_base: int,
@@ -436,13 +356,13 @@ class SendEncoder:
         half: Record,
         properties: dict[str, str],
         outcome: int,
-        written: _Written,
+        written: Written,
         now_ms: int,
         store_host: bytes,
         max_record_bytes: int,
     ) -> bool:
         mark, place = self._marks[outcome], half.physical_offset
-        op_mark = _New(
+        op_mark = NewRecord(
             self._op_topic, 0, 0, 0, now_ms, store_host, store_host, 0, place, b"%d" % half.queue_offset, mark.encode(),
             parse_properties(mark),
         )  # fmt: skip
@@ -450,7 +370,7 @@ class SendEncoder:
         if len(records[0].encoded(0, 0, 0)) > max_record_bytes:
             return False
         if outcome == TRANSACTION_COMMIT:
-            copy = _New(
+            copy = NewRecord(
                 properties[self._real_topic], int(properties[self._real_queue_id]), half.flag,
                 half.sys_flag & ~TRANSACTION_MASK | TRANSACTION_COMMIT, half.born_timestamp_ms, half.born_host,
                 half.store_host, half.reconsume_times, place, half.body, half.raw_properties, properties,
@@ -476,13 +396,3 @@ def _half_at(log: bytes, at: int) -> Record | None:
         return decode_record(log[at : at + size])
     except RecordError:
         return None
-
-
-def _response(
-    answer: tuple[bytes, bytes, bytes, bytes, bytes], offset: int, queue_id: int, queue_offset: int, opaque: int
-) -> bytes:
-    to_id, to_queue_id, to_queue_offset, to_opaque, end = answer
-    header = b"%b%016X%b%d%b%d%b%d%b" % (
-        to_id, offset, to_queue_id, queue_id, to_queue_offset, queue_offset, to_opaque, opaque, end,
-    )  # fmt: skip
-    return (len(header) + 4).to_bytes(4, "big") + len(header).to_bytes(4, "big") + header

@@ -18,7 +18,7 @@ from delaymq_testing.broker.harness import START_MS
 TOPICS = ("Orders", "Orders", "Orders", "Bills", "Bills", "t" * 127)
 RARE_TOPICS = ("Unknown", "%RETRY%readers", "%DLQ%readers", "TBW102", "größe", "", "x" * 128, *CLOSED_TO_CLIENTS)
 HOST = b"\x0a\0\0\2\0\0\xc3\x50"
-ANSWER = (b'{"id":"', b'","queue":', b',"offset":', b',"opaque":', b"}")
+ANSWER = (b'{"id":"', b'","queue":', b',"offset":', b',"opaque":', b"}", b',"handle":"', b'","opaque":', "größe")
 """Parts of a response."""
 RARE_FIELDS: dict[str, tuple[str | None, ...]] = {
     "a": (None, "", "größe 😀"),
@@ -54,6 +54,12 @@ RARE_FIELDS: dict[str, tuple[str | None, ...]] = {
 DELAYS = (
     *(f"DELAY\x01{level}" for level in (1, 1, 1, 2, 3, 5, 18)),
     "DELAY\x011\x02REAL_TOPIC\x01Bills\x02REAL_QID\x017",
+    "TIMER_DELAY_MS\x011",
+    "TIMER_DELAY_MS\x01900000\x02WAIT\x01TRUE",
+    "TIMER_DELAY_SEC\x013",
+    "TIMER_DELAY_SEC\x01259200",
+    *(f"{name}\x01{START_MS + more}" for name in ("TIMER_DELIVER_MS", "__STARTDELIVERTIME") for more in (7, 60_000)),
+    "TIMER_DELAY_SEC\x011\x02REAL_TOPIC\x01Bills\x02REAL_QID\x017\x02CLUSTER\x01c",
 )
 RARE_DELAYS = (
     *(
@@ -67,6 +73,19 @@ RARE_DELAYS = (
     "DELAY\x011\x02RETRY_TOPIC\x01a",
     "DELAY\x011\x02DELAY\x01",
     f"DELAY\x012\x02long\x01{'x' * 32_000}",
+    *(
+        f"TIMER_DELAY_MS\x01{text}"
+        for text in ("0", "-1", "+1", "01", "259200000", "259200001", "9223372036854775807", "9" * 30, "1.0", "\uff11")
+    ),
+    *(f"TIMER_DELAY_SEC\x01{text}" for text in ("259201", "9223372036854775", "9223372036854776", "x")),
+    *(f"TIMER_DELIVER_MS\x01{text}" for text in (0, 1, -1, START_MS, START_MS - 1, 10**15, 10**18 - 1, 10**18)),
+    *(f"TIMER_DELAY_MS\x0110\x02{name}\x0110" for name in ("DELAY_KEY", "DELAY_GROUP", "DELAY_EXPIRE_MS")),
+    *(f"TIMER_DELAY_MS\x0110\x02{name}\x0110" for name in ("TIMER_DELAY_SEC", "__STARTDELIVERTIME", "DELAY")),
+    *(f"TIMER_DELAY_MS\x0110\x02{name}\x01900000" for name in ("TIMER_OUT_MS", "DELAY_EVERY_MS", "TIMER_ROLL_TIMES")),
+    "TIMER_DELAY_MS\x0110\x02TRAN_MSG\x01true",
+    "TIMER_DELAY_MS\x0110\x02__DMQ_DUE\x011",
+    "TIMER_DELAY_MS\x0110\x02UNIQ_KEY\x01größe 😀",
+    *(f"TIMER_DELAY_MS\x012\x02long\x01{'x' * size}" for size in (32_000, 32_200, 32_767)),
 )
 RARE_HALVES = (
     "", "TRAN_MSG\x01false", "TRAN_MSG\x01True", "TRAN_MSG\x01true\x02TRANSACTION_CHECK_TIMES\x011",
@@ -111,7 +130,7 @@ def encoder_arguments(
     queues: Any,
     *,
     halves: Any = (-1, [], 0),
-    delays: Any = ((), {}, 0),
+    delays: Any = ((), {}, 0, 0, -1),
     log: Any = b"",
     end: int = 0,
 ) -> tuple[Any, ...]:

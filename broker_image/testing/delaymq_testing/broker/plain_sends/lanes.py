@@ -15,6 +15,7 @@ from delaymq.broker.transactions import PROGRESS_GROUP
 from delaymq.message import names
 from delaymq.protocol.command import Command, decode_command
 from delaymq.protocol.errors import ProtocolError
+from delaymq.schedule.timeline import TIMELINE_QUEUE
 from delaymq.schedule.timeline.entries import unpacked
 from delaymq.server.broker_server import BrokerServer
 from delaymq.server.requests import plain_sends
@@ -35,16 +36,19 @@ class Producer(MemoryTransport):
 
 
 class Counting:
-    """An encoder that counts the messages, delayed ones, half messages and ends of transactions that it encodes."""
+    """An encoder that counts the messages, delayed and timed ones, half messages and ends of transactions that it
+    encodes."""
 
     def __init__(self) -> None:
         self._encoder, self.encoded = plain_sends.encoder, 0
-        self.delayed = self.halves = self.ended = 0
+        self.delayed = self.timed = self.halves = self.ended = 0
 
     def encode(self, *given: Any) -> Any:
         sent = self._encoder.encode(*given)
-        self.encoded += sum(sums[1] for sums in sent[5]) + len(sent[8])
+        timed = sum(queue_id == TIMELINE_QUEUE for _, queue_id, *_ in sent[8])
+        self.encoded += sum(sums[1] for sums in sent[5]) + len(sent[8]) - timed
         self.delayed += len(sent[8])
+        self.timed += timed
         self.halves += sum(bool(group) for _, _, _, group in sent[7])
         self.ended += sum(not group for _, _, _, group in sent[7])
         return sent
