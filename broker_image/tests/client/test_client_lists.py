@@ -5,7 +5,6 @@ import copy
 import pickle
 import random
 from collections.abc import Sequence
-from dataclasses import replace
 
 import pytest
 from delaymq.client import BatchPushConsumer, ConsumeFrom, Message, PushConsumerOptions, ReceivedMessage, decoding
@@ -23,6 +22,7 @@ from delaymq.message.record import decode_record, encode_record
 from delaymq.protocol.batch import decode_batch
 from delaymq.protocol.bodies import MessageQueue
 from delaymq_testing.client.fake_peer import FakeBroker, run, running, until
+from msgspec.structs import replace
 
 SEEDS = range(5)
 QUEUE = MessageQueue("b", 3, "T")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from copy import copy
-from dataclasses import dataclass, field, fields
 from datetime import datetime
 from enum import IntEnum
 from operator import attrgetter
 from typing import Final
 
 import msgspec
+from msgspec.structs import force_setattr
 
 from delaymq.client.due_times import Delay, Schedule, delay_in_ms, due_in_ms, due_of_handle
 from delaymq.client.errors import NoSuchDelayError
@@ -27,8 +27,7 @@ from delaymq.protocol.bodies import MessageQueue
 KEY_SEPARATOR: Final = " "
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, init=False)
-class Message:
+class Message(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A message to send. A field of the wrong type raises IllegalMessageError, a ValueError."""
 
     topic: str
@@ -38,7 +37,7 @@ class Message:
     """A single tag, by which consumers can filter."""
     keys: Sequence[str] = ()
     """Keys by which the message can be searched, without spaces, as a tuple. A string is one key."""
-    properties: dict[str, str] = field(default_factory=dict)
+    properties: dict[str, str] = msgspec.field(default_factory=dict)
     delay_level: int = 0
     """Delay level; 0: no delay. The broker's table defines the levels. Excludes `delay` and `at`."""
     wait_stored: bool = True
@@ -50,52 +49,27 @@ class Message:
     at: datetime | None = None
     """Due time with a time zone, rounded up to milliseconds. Excludes `delay`."""
 
-    def __init__(
-        self,
-        *,
-        topic: str,
-        body: bytes,
-        tags: str = "",
-        keys: Sequence[str] = (),
-        properties: dict[str, str] | None = None,
-        delay_level: int = 0,
-        wait_stored: bool = True,
-        flag: int = 0,
-        delay: Delay | None = None,
-        at: datetime | None = None,
-    ) -> None:
-        # Written by hand, since it takes less than half the time of a generated one.
+    def __post_init__(self) -> None:
+        properties: object = self.properties
         if properties is None:
-            properties = {}
+            force_setattr(self, "properties", {})
         if not (
-            isinstance(topic, str)
-            and isinstance(tags, str)
-            and isinstance(properties, dict)
-            and isinstance(delay_level, int)
-            and isinstance(flag, int)
+            isinstance(self.topic, str)
+            and isinstance(self.tags, str)
+            and isinstance(self.properties, dict)
+            and isinstance(self.delay_level, int)
+            and isinstance(self.flag, int)
         ):
-            raise wrong_kind(topic, tags, properties, delay_level, flag)
-        _set_topic(self, topic)
-        _set_body(self, body if type(body) is bytes else checked_body(body))
-        _set_tags(self, tags)
-        _set_keys(self, keys if keys == () else checked_keys(keys))
-        _set_properties(self, properties)
-        _set_delay_level(self, delay_level)
-        _set_wait_stored(self, wait_stored)
-        _set_flag(self, flag)
-        _set_delay(self, delay)
-        _set_at(self, at)
-        if delay is not None or at is not None:
+            raise wrong_kind(self.topic, self.tags, self.properties, self.delay_level, self.flag)
+        if type(self.body) is not bytes:
+            force_setattr(self, "body", checked_body(self.body))
+        if self.keys != ():
+            force_setattr(self, "keys", checked_keys(self.keys))
+        if self.delay is not None or self.at is not None:
             try:
                 schedule_for(self)
             except NoSuchDelayError as error:
                 raise IllegalMessageError(str(error)) from error
-
-
-(
-    _set_topic, _set_body, _set_tags, _set_keys, _set_properties, _set_delay_level, _set_wait_stored, _set_flag,
-    _set_delay, _set_at,
-) = (getattr(Message, each.name).__set__ for each in fields(Message))  # fmt: skip
 
 
 class SendStatus(IntEnum):

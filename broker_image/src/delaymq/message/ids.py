@@ -90,7 +90,9 @@ class UniqueIds:
         while len(ids) < count:
             # The clock is read again before the counter can repeat itself within a millisecond.
             start, some = self._start(), min(count - len(ids), 1_024)
-            ids += [f"{start}{number & 0xFFFF:04X}" for number in itertools.islice(self._counter, some)]
+            numbers = [number & 0xFFFF for number in itertools.islice(self._counter, some)]
+            digits = struct.pack(f">{some}H", *numbers).hex().upper()
+            ids += [start + digits[at : at + 4] for at in range(0, 4 * some, 4)]
         return ids
 
     def _start(self) -> str:

@@ -234,7 +234,7 @@ def _json_frame(written: _WrittenHeader, body: bytes) -> bytes:
         header = _encode_json(written)
     except UnicodeEncodeError:
         header = _encode_json(_replace_surrogates(written))
-    return _frame(JSON_HEADER, header, body)
+    return json_frame(header, body)
 
 
 def _replace_surrogates(written: _WrittenHeader) -> _WrittenHeader:
@@ -258,6 +258,11 @@ def _binary_frame(command: Command) -> bytes:
         command.fields,
     )
     return _frame(BINARY_HEADER, header, command.body)
+
+
+def json_frame(header: bytes, body: bytes) -> bytes:
+    """Return the whole frame of an encoded JSON header and a body. ValueError above MAX_FRAME_BYTES."""
+    return _frame(JSON_HEADER, header, body)
 
 
 def _frame(serialisation: int, header: bytes, body: bytes) -> bytes:

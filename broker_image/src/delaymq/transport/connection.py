@@ -212,12 +212,22 @@ class RemotingConnection(HandlingProtocol):
         """
         if self.closing:
             raise ConnectionClosedError(self.remote_address, "the connection is closed")
-        requests = self._requests
-        command.opaque = requests.next_opaque()
+        command.opaque = self._requests.next_opaque()
         if self.sign is not None:
             self.sign(command)
-        data = encode_command(command)
-        future = requests.add(command.opaque, command.code, timeout_ms)
+        return self.start_encoded(command.opaque, command.code, encode_command(command), timeout_ms)
+
+    def next_opaque(self) -> int:
+        """Return a number for the next request, for `start_encoded`."""
+        return self._requests.next_opaque()
+
+    def start_encoded(self, opaque: int, code: int, data: bytes, timeout_ms: int) -> asyncio.Future[Command]:
+        """Send the frame of a request that needs no signature; return the future of its response, as `start_request`.
+
+        The connection must be open.
+        """
+        requests = self._requests
+        future = requests.add(opaque, code, timeout_ms)
         if len(requests) == 1:
             self.send(data)  # a single request gains nothing from a delayed, shared write
         else:
@@ -234,11 +244,11 @@ class RemotingConnection(HandlingProtocol):
             return await future
         finally:
             if not future.done() or future.cancelled():
-                self.forget_request(command)
+                self.forget_request(command.opaque)
 
-    def forget_request(self, command: Command) -> None:
+    def forget_request(self, opaque: int) -> None:
         """Ignore the response to a request, unless it has already arrived."""
-        self._requests.forget(command.opaque)
+        self._requests.forget(opaque)
 
     def send_oneway(self, command: Command) -> None:
         """Send `command`, which has no response. ConnectionClosedError; TooManyRequestsError if the peer is behind."""

@@ -10,7 +10,7 @@ from typing import Final
 
 from delaymq.client.core.shared_calls import SharedCalls
 from delaymq.client.credentials import Credentials
-from delaymq.client.errors import AnswerTimeoutError, UnreachableError, refusal
+from delaymq.client.errors import AnswerTimeoutError, ClientError, UnreachableError, refusal
 from delaymq.client.tls import TlsOptions
 from delaymq.protocol.codes import ResponseCode
 from delaymq.protocol.command import Command
@@ -90,28 +90,27 @@ class Network:
 
         `timeout_ms` covers connecting, waiting for a peer that does not read, and the response.
         """
-        connection = self._open.get(address)
-        left_ms = timeout_ms
+        connection, left_ms = self.ready(address), timeout_ms
+        if connection is None:
+            connection, left_ms = await self._ready(address, timeout_ms)
         try:
-            if connection is None or connection.closing or connection.is_behind:
-                connection, left_ms = await self._ready(address, timeout_ms)
             # As `RemotingConnection.request`, without another coroutine for each send.
             future = connection.start_request(command, left_ms)
             try:
                 answer = await future
             finally:
                 if not future.done() or future.cancelled():
-                    connection.forget_request(command)
-        except RequestTimeoutError as error:
-            if connection is not None and _was_silent(connection, left_ms):
-                # The process there may be stalled, and another one may have its address by now.
-                connection.abort()
-            raise AnswerTimeoutError(address, timeout_ms) from error
+                    connection.forget_request(command.opaque)
         except TransportError as error:
-            raise UnreachableError(address, plain_text(error)) from error
+            raise failure_of(connection, address, error, left_ms, timeout_ms) from error
         if answer.code == ResponseCode.SYSTEM_ERROR and NEW_CHALLENGE in (answer.remark or ""):
             connection.close()  # the next request obtains a new one
         return answer
+
+    def ready(self, address: str) -> RemotingConnection | None:
+        """Return the connection to `address`; None unless it is open and the peer reads what is sent to it."""
+        connection = self._open.get(address)
+        return None if connection is None or connection.closing or connection.is_behind else connection
 
     async def _ready(self, address: str, timeout_ms: int) -> tuple[RemotingConnection, int]:
         """Return a ready connection, and the remaining time."""
@@ -179,6 +178,21 @@ class Network:
         wrong = None if server is None else self._wrong_server(address, server)
         if wrong is not None:
             raise UnreachableError(address, wrong)
+
+
+def failure_of(
+    connection: RemotingConnection, address: str, error: TransportError, waited_ms: int, timeout_ms: int
+) -> ClientError:
+    """Return the error of a request that the connection did not answer within `waited_ms`, or could not send.
+
+    The connection is aborted if the peer has sent nothing meanwhile: the process there may be stalled, and another one
+    may have its address by now.
+    """
+    if not isinstance(error, RequestTimeoutError):
+        return UnreachableError(address, plain_text(error))
+    if _was_silent(connection, waited_ms):
+        connection.abort()
+    return AnswerTimeoutError(address, timeout_ms)
 
 
 def _was_silent(connection: RemotingConnection, waited_ms: int) -> bool:

@@ -76,10 +76,11 @@ def queue_for_key(queues: tuple[MessageQueue, ...], ordering_key: str) -> Messag
 class QueueRound:
     """Round-robin selection of a route's queues; after a failure on a broker, it prefers another broker."""
 
-    __slots__ = ("_next",)
+    __slots__ = ("number",)
 
     def __init__(self, start: int = 0) -> None:
-        self._next = start
+        self.number = start
+        """Number of the next queue, modulo the number of queues."""
 
     def choose(
         self, queues: tuple[MessageQueue, ...], avoid: str | None = None, faults: BrokerFaults | None = None,
@@ -100,6 +101,6 @@ class QueueRound:
         return self._following(queues)
 
     def _following(self, queues: tuple[MessageQueue, ...]) -> MessageQueue:
-        queue = queues[self._next % len(queues)]
-        self._next += 1
+        queue = queues[self.number % len(queues)]
+        self.number += 1
         return queue

@@ -24,6 +24,7 @@ from delaymq.client.messages import Message, ReceivedMessage, SendResult
 from delaymq.client.options import ProducerOptions
 from delaymq.client.producer.in_flight import InFlight
 from delaymq.client.producer.pending import PendingCount, PendingList, PendingLists, pending_query
+from delaymq.client.producer.plain_sends import PlainSends
 from delaymq.client.producer.scheduled import (
     Changed,
     DelayChanges,
@@ -68,6 +69,9 @@ class Producer:
         self.options = options or ProducerOptions()
         self._in_flight = InFlight(self.options.max_unanswered_sends, self.options.max_unanswered_bytes)
         self._sender = Sender(client, group, self.options)
+        self._plain: PlainSends | None = None
+        if not self.options.enable_trace and not self.options.latency_faults:
+            self._plain = PlainSends(client, group, self.options, self._sender, self._in_flight)
         self._changes = DelayChanges(client, group, self.options)
         self._pending = PendingLists(client)
         self._tracer: Tracer | None = None
@@ -135,6 +139,12 @@ class Producer:
         and sending it again may duplicate it.
         """
         self._check(queue, ordering_key)
+        is_usual = delay is None and at is None and queue is None and ordering_key is None and timeout_ms is None
+        if is_usual and self._plain is not None:
+            result = await self._plain.send(message)
+            if result is not None:
+                self._log_sent(result, message.topic, "")
+                return result
         outgoing = await outgoing_message(message, self._client.unique_ids, self.options, delay=delay, at=at)
         return await self._send(outgoing, queue, ordering_key, timeout_ms)
 
@@ -437,13 +447,16 @@ class Producer:
             self._in_flight.leave(size_bytes)
         if self._tracer is not None:
             self._tracer.sent(outgoing, result, began_ms)
+        self._log_sent(result, outgoing.topic, outgoing.keys)
+        return result
+
+    def _log_sent(self, result: SendResult, topic: str, keys: str) -> None:
         if _logger.isEnabledFor(logging.DEBUG):
             _logger.debug(
                 "sent topic=%s message_id=%s keys=%r status=%s broker=%s queue=%d offset=%d offset_message_id=%s",
-                outgoing.topic, result.message_id, outgoing.keys, result.status.name, result.queue.broker_name,
-                result.queue.queue_id, result.queue_offset, result.offset_message_id,
+                topic, result.message_id, keys, result.status.name, result.queue.broker_name, result.queue.queue_id,
+                result.queue_offset, result.offset_message_id,
             )  # fmt: skip
-        return result
 
     async def _wait_for_room(self, topic: str, size_bytes: int, deadline: float, limit_ms: int) -> None:
         try:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import dataclass, fields
 from datetime import datetime
 from enum import Enum
 from typing import Final, Protocol
@@ -49,8 +48,7 @@ _TRACED_STATES: Final = {
 """Names used by RocketMQ's trace readers."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class HalfMessage(Message):
+class HalfMessage(Message, frozen=True, kw_only=True, gc=False):
     """A message stored by the broker and not yet visible to consumers."""
 
     message_id: str
@@ -197,7 +195,7 @@ class TransactionProducer(Producer):
             raise BadAnswerError(sent.queue.broker_name, f"the half message's id is invalid: {error}") from error
 
     async def _execute(self, message: Message, message_id: str, arg: object) -> tuple[LocalState, str | None]:
-        values = {each.name: getattr(message, each.name) for each in fields(Message)}
+        values = {name: getattr(message, name) for name in Message.__struct_fields__}
         try:
             state: object = await self._listener.execute(HalfMessage(**values, message_id=message_id), arg)
         except Exception as error:

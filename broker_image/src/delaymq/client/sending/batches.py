@@ -5,10 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from delaymq.client.messages import Message, schedule_for
-from delaymq.client.sending.properties import caller_properties, check_properties_size, check_topic, plain_text
+from delaymq.client.sending.properties import (
+    caller_properties,
+    check_properties_size,
+    check_topic,
+    is_plain,
+    plain_text,
+)
 from delaymq.message import names
 from delaymq.message.errors import IllegalMessageError
-from delaymq.message.properties import encode_properties, format_properties
+from delaymq.message.properties import MAX_PROPERTIES_BYTES, encode_properties, format_properties
 from delaymq.protocol.batch import encode_batch
 
 ENTRY_BYTES = 4 + 4 + 4 + 4 + 4 + 2
@@ -35,15 +41,15 @@ def batch_body(messages: Sequence[Message], unique_ids: Sequence[str]) -> tuple[
     _check_no_retry(topic)
     entries: list[tuple[int, bytes, bytes]] = []
     has_timed = False
+    before, after = plain_text(messages[0], "\n").split("\n")
     for message, unique_id in zip(messages, unique_ids, strict=True):
         if message.topic != topic or message.wait_stored != wait:
             raise IllegalMessageError(
                 "the messages of a batch must have the same topic and wait_stored: see split_batches"
             )
-        if message.delay_level or message.properties:
+        text = f"{before}{unique_id}{after}"
+        if not is_plain(message):
             _check_level(message)
-        text = plain_text(message, unique_id)
-        if message.properties or message.tags or message.keys:
             text = f"{format_properties(caller_properties(message))}\x02{text}"
         if message.delay is not None or message.at is not None:
             schedule = schedule_for(message)
@@ -52,7 +58,8 @@ def batch_body(messages: Sequence[Message], unique_ids: Sequence[str]) -> tuple[
                 name, value = schedule.timer_property
                 text = f"{text}\x02{name}\x01{value}"
         properties = text.encode("utf-8", "surrogateescape")
-        check_properties_size(len(properties))
+        if len(properties) > MAX_PROPERTIES_BYTES:
+            check_properties_size(len(properties))
         entries.append((message.flag, message.body, properties))
     return encode_batch(entries), has_timed
 

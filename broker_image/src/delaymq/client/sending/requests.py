@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import zlib
 from functools import lru_cache
 from typing import Final
@@ -109,7 +110,7 @@ def request_of(
 ) -> Command:
     """Return the request for encoded data; `properties` in wire format."""
     fields = _repeated_fields(group, queue, new_topic_queues, is_batch).copy()
-    fields[_BORN_TIMESTAMP] = str(now_ms())
+    fields[BORN_TIMESTAMP] = str(now_ms())
     fields[_PROPERTIES] = properties
     if sys_flag:
         fields[_SYS_FLAG] = str(sys_flag)
@@ -127,7 +128,8 @@ def request_of(
     return request_command(code, fields, body)
 
 
-_BORN_TIMESTAMP: Final = V2_NAMES["born_timestamp"]
+BORN_TIMESTAMP: Final = V2_NAMES["born_timestamp"]
+"""Name of the field with the time of birth."""
 _PROPERTIES: Final = V2_NAMES["properties"]
 _SYS_FLAG: Final = V2_NAMES["sys_flag"]
 _FLAG: Final = V2_NAMES["flag"]
@@ -161,6 +163,9 @@ _STATUSES = {status.value: status for status in SendStatus}
 
 def send_result(address: str, answer: Command, unique_id: str, queue: MessageQueue) -> SendResult:
     """Return the result in the broker's response. RefusedError if the message is not in its log."""
+    fields = answer.fields
+    if answer.code == 0 and (result := _plain_result(fields, unique_id, queue)):
+        return result
     status = _STATUSES.get(answer.code)
     if status is None:
         raise refusal(address, answer)
@@ -170,7 +175,6 @@ def send_result(address: str, answer: Command, unique_id: str, queue: MessageQue
         raise BadAnswerError(address, error.remark) from error
     if header.queue_id != queue.queue_id:
         queue = MessageQueue(queue.broker_name, header.queue_id, queue.topic)
-    fields = answer.fields
     handle, is_kept = fields.get(RECALL_HANDLE) or None, fields.get(KEPT) == "true"
     if is_kept:
         unique_id = unique_id_of_handle(handle) or unique_id
@@ -178,3 +182,22 @@ def send_result(address: str, answer: Command, unique_id: str, queue: MessageQue
         status, unique_id, header.msg_id, queue, header.queue_offset, fields.get(names.MSG_REGION, ""),
         fields.get(names.TRACE_ON) != "false", handle, is_kept,
     )  # fmt: skip
+
+
+_PLAIN_FIELDS: Final = 5
+"""Number of fields of the usual response."""
+_is_usual_offset: Final = re.compile(r"0|[1-9][0-9]{0,17}", re.ASCII).fullmatch
+
+
+def _plain_result(fields: dict[str, str], unique_id: str, queue: MessageQueue) -> SendResult | None:
+    """Return the result in the usual response to a send to this queue, converted without a header; None otherwise."""
+    if len(fields) != _PLAIN_FIELDS or fields.get("queueId") != str(queue.queue_id):
+        return None
+    try:
+        offset, message_id = fields["queueOffset"], fields["msgId"]
+        region, trace_on = fields[names.MSG_REGION], fields[names.TRACE_ON]
+    except KeyError:
+        return None
+    if _is_usual_offset(offset) is None:
+        return None
+    return SendResult(SendStatus.OK, unique_id, message_id, queue, int(offset), region, trace_on != "false")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Iterable
+from typing import NamedTuple
 
 import msgspec
 
@@ -55,6 +56,14 @@ class _Attempts(msgspec.Struct, gc=False):
     """Whether the request of the last attempt may have been sent."""
 
 
+class FirstAttempt(NamedTuple):
+    """First attempt of a send, made elsewhere."""
+
+    queue: MessageQueue
+    address: str
+    outcome: SendResult | ClientError
+
+
 class Sender:
     """Sends of a producer."""
 
@@ -67,23 +76,43 @@ class Sender:
         if options.latency_faults:
             self._faults = BrokerFaults(options.fault_latencies_ms, options.fault_pauses_ms, options.fault_failure_ms)
 
+    def rounds(self, topic: str) -> QueueRound:
+        """Return the selection of a topic's queues."""
+        rounds = self._rounds.get(topic)
+        if rounds is None:
+            # Producers that start together do not all begin with the same queue.
+            rounds = self._rounds.setdefault(topic, QueueRound(next(_starts)))
+        return rounds
+
     @property
     def topics(self) -> Iterable[str]:
         """The topics used so far."""
         return self._rounds.keys()
 
     async def send(
-        self, outgoing: Outgoing, queue: MessageQueue | None, ordering_key: str | None, deadline: float, limit_ms: int
+        self,
+        outgoing: Outgoing,
+        queue: MessageQueue | None,
+        ordering_key: str | None,
+        deadline: float,
+        limit_ms: int,
+        first: FirstAttempt | None = None,
     ) -> SendResult:
-        """Send until a broker has stored it, the attempts are used up or the time is over. Errors as Producer.send."""
+        """Send until a broker has stored it, the attempts are used up or the time is over. Errors as Producer.send.
+
+        `first` is an attempt that was made already.
+        """
         attempts = _Attempts(outgoing, queue, ordering_key, deadline)
+        if first is not None:
+            attempts.tried, attempts.address, attempts.is_asked = first.queue, first.address, True
         loop = asyncio.get_running_loop()
         failed: ClientError | None = None
         unsafe: SendResult | None = None
-        while attempts.number <= self._options.retries and loop.time() < deadline:
+        while first is not None or (attempts.number <= self._options.retries and loop.time() < deadline):
             attempts.number += 1
             try:
-                result = await self._attempt(attempts, loop)
+                made, first = first, None
+                result = await self._attempt(attempts, loop) if made is None else _result_of(made)
             except RefusedError as error:
                 if error.code not in RETRIED:
                     raise
@@ -184,10 +213,7 @@ class Sender:
 
     def _choose(self, attempts: _Attempts, route: Route) -> MessageQueue:
         topic = route.topic
-        rounds = self._rounds.get(topic)
-        if rounds is None:
-            # Producers that start together do not all begin with the same queue.
-            rounds = self._rounds.setdefault(topic, QueueRound(next(_starts)))
+        rounds = self.rounds(topic)
         if attempts.fixed is not None:
             return attempts.fixed
         if not route.writable:
@@ -214,3 +240,9 @@ class Sender:
                 return schedule.timer_property
             level = level_for(schedule.delay_ms or 0, await delays.levels(address), broker_name)
         return names.DELAY, str(level)
+
+
+def _result_of(made: FirstAttempt) -> SendResult:
+    if isinstance(made.outcome, ClientError):
+        raise made.outcome
+    return made.outcome
