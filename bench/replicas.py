@@ -102,7 +102,7 @@ def _steady(options: Options, subject: Subject) -> list[Sample]:
     The same master is measured with and without its replica in turn, because processes of the same program differ.
     """
     pair, used = subject.pair, defaultdict[Row, list[float]](list)
-    for _ in range(options.count(4, 1)):
+    for _ in range(options.count(2, 1)):
         for has_replica in (True, False):
             if not has_replica:
                 pair.replica.kill()

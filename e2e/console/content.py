@@ -3,7 +3,6 @@
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from typing import TypeVar
 
 from delaymq.client import (
@@ -20,6 +19,7 @@ from delaymq.client import (
 )
 from delaymq.client.core.delays import level_for
 from delaymq.client.due_times import delay_in_ms
+from msgspec.structs import replace
 
 LIMIT_S = 60.0
 POLL_S = 0.02

@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -36,6 +36,7 @@ from delaymq.client import (
     SendResult,
 )
 from harness.brokers import OurCluster
+from msgspec.structs import replace
 from playwright.sync_api import Browser, ViewportSize, sync_playwright
 
 IMAGES_PATH = Path(__file__).resolve().parents[2] / "docs" / "images"

@@ -411,3 +411,8 @@ def test_brokers_without_kernels_or_with_access_control_do_not_take_plain_sends(
     assert (plain_sends.plain_sends(broker) is None) == (plain_sends.encoder is None)
     monkeypatch.setattr(broker, "access", object())
     assert plain_sends.plain_sends(broker) is None
+
+
+@NEEDS_KERNELS
+def test_brokers_with_names_that_are_no_text_do_not_take_plain_sends(open_harness: Callable[..., Harness]) -> None:
+    assert plain_sends.plain_sends(open_harness(broker_name="\udc80").broker) is None

@@ -27,6 +27,7 @@ from delaymq.client.sending import requests
 from delaymq.client.sending.outgoing import Outgoing
 from delaymq.client.sending.properties import plain_text
 from delaymq.client.sending.requests import send_result
+from delaymq.message.errors import IllegalMessageError
 from delaymq.protocol.bodies import MessageQueue
 from delaymq.protocol.codes import RequestCode
 from delaymq.protocol.command import Command, Response, decode_command, encode_command
@@ -58,7 +59,7 @@ def test_frame_is_that_of_the_usual_request(
     text = plain_text(Message(topic=topic, body=body), message_id)
     command = Outgoing(topic, message_id, "", body, text).request(group, queue, 4)
     command.opaque = 77
-    assert plain_request(group, queue, "host:1", 4).frame(message_id, 77, body) == encode_command(command)
+    assert plain_request(group, queue, 4).frame(message_id, 77, body) == encode_command(command)
 
 
 def _result(answer: Command) -> SendResult | str:
@@ -258,19 +259,16 @@ def test_cancelled_send_leaves_nothing_behind() -> None:
     run(scenario)
 
 
-def test_requests_of_many_topics_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plain_sends, "MAX_TOPICS", 2)
-
+def test_invalid_topic_with_a_known_route_is_rejected() -> None:
     async def scenario() -> None:
         broker = FakeBroker()
         async with running(broker) as (client, name_server), Producer(client) as producer:
-            for number in range(5):
-                name_server.topics[f"T{number}"] = 1
-                for _ in range(2):
-                    await producer.send(Message(topic=f"T{number}", body=b"x"))
-                assert producer._plain is not None
-                assert len(producer._plain._requests) <= 2
-        assert [fields["b"] for _, fields in broker.sent()] == [f"T{number // 2}" for number in range(10)]
+            await producer.send(MESSAGE)
+            name_server.topics["a b"] = 1
+            await client.route("a b")
+            with pytest.raises(IllegalMessageError, match="illegal characters"):
+                await producer.send(Message(topic="a b", body=b"x"))
+            assert len(producer._in_flight) == 0
 
     run(scenario)
 
@@ -290,7 +288,7 @@ def test_silent_broker_is_disconnected_after_a_timeout() -> None:
 
 
 def test_frame_can_be_decoded() -> None:
-    request = plain_request("G", MessageQueue("a", 1, "T"), "host:1", 4)
+    request = plain_request("G", MessageQueue("a", 1, "T"), 4)
     command = decode_command(request.frame("ID", 5, b"body")[4:])
     assert (command.code, command.opaque, command.body) == (RequestCode.SEND_MESSAGE_V2, 5, b"body")
     assert command.fields["i"] == "UNIQ_KEY\x01ID\x02WAIT\x01true"

@@ -28,7 +28,11 @@ KEY_SEPARATOR: Final = " "
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A message to send. A field of the wrong type raises IllegalMessageError, a ValueError."""
+    """A message to send. A field of the wrong type raises IllegalMessageError, a ValueError.
+
+    The garbage collector ignores messages, which halves the cost of creating many. A subclass with a field that may
+    refer back to the message needs `gc=True`.
+    """
 
     topic: str
     body: bytes

@@ -222,10 +222,7 @@ class RemotingConnection(HandlingProtocol):
         return self._requests.next_opaque()
 
     def start_encoded(self, opaque: int, code: int, data: bytes, timeout_ms: int) -> asyncio.Future[Command]:
-        """Send the frame of a request that needs no signature; return the future of its response, as `start_request`.
-
-        The connection must be open.
-        """
+        """Send the frame of a request that needs no signature, on an open connection, like `start_request`."""
         requests = self._requests
         future = requests.add(opaque, code, timeout_ms)
         if len(requests) == 1:

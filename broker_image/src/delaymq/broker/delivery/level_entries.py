@@ -1,4 +1,4 @@
-"""Messages with a delay level in the index of pending messages.
+"""Messages with a delay level, and messages that a kernel stored, in the index of pending messages.
 
 The identity of a message is the place of its first record. A record that carries it forward states both in its mark.
 """

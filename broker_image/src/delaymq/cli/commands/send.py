@@ -7,13 +7,13 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
 from enum import StrEnum
 from itertools import chain, repeat
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO, Final
 
 import typer
+from msgspec.structs import replace
 
 from delaymq.cli.errors import EXIT_USAGE, CommandError
 from delaymq.cli.options import AsJson, ContextName, NameServers

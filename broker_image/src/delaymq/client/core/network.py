@@ -183,7 +183,7 @@ class Network:
 def failure_of(
     connection: RemotingConnection, address: str, error: TransportError, waited_ms: int, timeout_ms: int
 ) -> ClientError:
-    """Return the error of a request that the connection did not answer within `waited_ms`, or could not send.
+    """Return the error of a request that the peer did not answer within `waited_ms`, or that could not be sent.
 
     The connection is aborted if the peer has sent nothing meanwhile: the process there may be stalled, and another one
     may have its address by now.

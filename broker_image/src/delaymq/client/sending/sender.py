@@ -57,7 +57,7 @@ class _Attempts(msgspec.Struct, gc=False):
 
 
 class FirstAttempt(NamedTuple):
-    """First attempt of a send, made elsewhere."""
+    """First attempt of a send that has already been made."""
 
     queue: MessageQueue
     address: str
@@ -100,7 +100,7 @@ class Sender:
     ) -> SendResult:
         """Send until a broker has stored it, the attempts are used up or the time is over. Errors as Producer.send.
 
-        `first` is an attempt that was made already.
+        `first` is an attempt that has already been made.
         """
         attempts = _Attempts(outgoing, queue, ordering_key, deadline)
         if first is not None:

@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from delaymq.store.plain_runs import Sent, SentDelay
 
 AnswerParts = tuple[bytes, bytes, bytes, bytes, bytes, bytes, bytes, str]
-"""Parts of the header of a response: up to the physical offset in the id, the queue id, the queue offset, the opaque,
-and to the end. With a recall handle, two parts take the place of the fourth: up to the handle, and up to the opaque.
-Then follows the name of the broker in recall handles."""
+"""Parts of the header of a response: up to the physical offset in the id, up to the queue id, up to the queue offset,
+up to the opaque, and the rest. With a recall handle, two parts replace the fourth: up to the handle, and up to the
+opaque. The last element is the name of the broker in recall handles."""
 
 _STARTS: Final = b'{"code":310,', b'{"code":37,'
 """Starts of the header of a send and of the end of a transaction, as nearly all clients write it. The kernel is not
@@ -94,9 +94,21 @@ encoder = _made()
 def plain_sends(broker: Broker) -> PlainSends | None:
     """Return the `PlainSends` of a broker; None without compiled kernels, and with access control.
 
-    Without it, connections do not copy the bytes that they receive.
+    Without it, connections do not copy the bytes that they receive. Nor does it exist if a name of the broker is not
+    valid UTF-8, as from an environment variable: the kernel needs text.
     """
-    return None if encoder is None or broker.access is not None else PlainSends(broker)
+    names_of_broker = broker.cluster_name + broker.config.broker_name + broker.region
+    if encoder is None or broker.access is not None or not _is_utf8(names_of_broker):
+        return None
+    return PlainSends(broker)
+
+
+def _is_utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 class PlainSends:

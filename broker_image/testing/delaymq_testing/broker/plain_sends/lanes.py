@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from delaymq import clock
+from delaymq.broker.delivery import hand_over
 from delaymq.broker.processors import send
 from delaymq.broker.transactions import PROGRESS_GROUP
 from delaymq.message import names
@@ -196,9 +197,10 @@ class World:
 
 @contextmanager
 def fixed(monkeypatch: pytest.MonkeyPatch) -> Iterator[Clock]:
-    """A clock that only the test moves, and no choice of queues at random."""
+    """A clock that only the test moves, no choice of queues at random, and hand-overs of any duration."""
     now = Clock()
     with monkeypatch.context() as patched:
+        patched.setattr(hand_over, "_LONGEST_STEP_S", 1_000.0)
         patched.setattr(clock, "now_ms", now)
         patched.setattr(send, "randrange", lambda count: count - 1)
         yield now
