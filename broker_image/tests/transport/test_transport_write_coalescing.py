@@ -47,13 +47,36 @@ def run(scenario: Callable[[RemotingConnection, _Writes], Awaitable[None]]) -> N
     asyncio.run(connected())
 
 
-def test_first_request_is_sent_immediately_and_later_ones_of_the_iteration_together() -> None:
+def test_first_request_is_sent_immediately_and_later_ones_of_the_iteration_in_few_writes() -> None:
     async def scenario(connection: RemotingConnection, writes: _Writes) -> None:
         bodies = [b"%d" % number for number in range(50)]
         requests = (connection.request(request_command(99, body=body)) for body in bodies)
         answers = await asyncio.gather(*requests)
         assert [answer.body for answer in answers] == bodies
-        assert len(writes.sizes) == 2
+        assert len(writes.sizes) < 10
+        assert writes.sizes[0] < min(writes.sizes[3:])
+
+    run(scenario)
+
+
+def test_half_of_the_open_requests_share_a_write() -> None:
+    async def scenario(connection: RemotingConnection, writes: _Writes) -> None:
+        def start(count: int) -> list[asyncio.Future[Command]]:
+            return [connection.start_request(request_command(99, body=b"same size")) for _ in range(count)]
+
+        futures = start(1)
+        size = sum(writes.sizes)
+        others = {-number: (asyncio.Future[Command](), 1e12, 99, 1) for number in range(1, 5)}
+        connection._requests._open |= others
+        writes.sizes.clear()
+        futures += start(5)  # 5 requests were open before
+        assert writes.sizes == [5 * size]
+        futures += start(2)
+        assert len(writes.sizes) == 1
+        await asyncio.gather(*futures)
+        assert writes.sizes == [5 * size, 2 * size]
+        for number in others:
+            connection._requests.forget(number)
 
     run(scenario)
 

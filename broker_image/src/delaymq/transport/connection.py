@@ -228,7 +228,7 @@ class RemotingConnection(HandlingProtocol):
         if len(requests) == 1:
             self.send(data)  # a single request gains nothing from a delayed, shared write
         else:
-            self._gather(data)
+            self._gather(data, len(requests))
         return future
 
     async def request(self, command: Command, timeout_ms: int = DEFAULT_TIMEOUT_MS) -> Command:

@@ -228,15 +228,20 @@ class SendingProtocol(asyncio.BufferedProtocol):
             # Data that a handshake delayed will not be flushed any more.
             self._corked = False
 
-    def _gather(self, data: bytes) -> None:
-        """Combine the requests of one loop iteration in one write: a system call costs more than a small request."""
+    def _gather(self, data: bytes, open_requests: int) -> None:
+        """Combine requests of one loop iteration in one write: a system call costs more than a small request.
+
+        As soon as they are half of the open requests, they are written: the peer handles them while this side prepares
+        the others.
+        """
         self._pieces.append(data)
         self._gathered_bytes += len(data)
         if self._corked:
             return
-        if self._gathered_bytes >= GATHERED_BYTES:
+        count = len(self._pieces)
+        if self._gathered_bytes >= GATHERED_BYTES or (count > 1 and 2 * count >= open_requests):
             self._flush()
-        elif len(self._pieces) == 1:
+        elif count == 1:
             self._loop.call_soon(self._flush)
 
     def _flush(self) -> None:
