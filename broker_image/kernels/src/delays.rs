@@ -92,13 +92,13 @@ impl Writer<'_, '_> {
             (&rules.real_queue_id, Some(real_queue_id.as_str())),
             (&rules.due, Some(due.as_str())),
         ];
-        for (name, value) in added {
-            if value.is_some_and(|value| !properties::put(&mut pairs, (name, value))) {
-                return None;
-            }
-        }
-        let max_properties_bytes = rules.max_properties_bytes;
-        let message = Message { pairs: &pairs, max_properties_bytes, due_ms: Some(due_ms), handle: None };
+        properties::put_all(&mut pairs, added)?;
+        let message = Message {
+            pairs: &pairs,
+            max_properties_bytes: rules.max_properties_bytes,
+            due_ms: Some(due_ms),
+            handle: None,
+        };
         let place = self.add_message(send, schedule_topic, queue, &message)?;
         let topic = self.known_topics.get(topic)?.name.clone();
         self.delayed.push((topic, queue_id, place.offset, place.stated_size, due_ms));

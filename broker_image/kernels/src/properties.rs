@@ -32,6 +32,11 @@ pub fn put<'a>(pairs: &mut Vec<Pair<'a>>, (name, value): Pair<'a>) -> bool {
     true
 }
 
+/// Set the values of names, as `put`, except those without a value. None if there are too many pairs.
+pub fn put_all<'a, const N: usize>(pairs: &mut Vec<Pair<'a>>, added: [(&'a str, Option<&'a str>); N]) -> Option<()> {
+    added.into_iter().all(|(name, value)| value.is_none_or(|value| put(pairs, (name, value)))).then_some(())
+}
+
 /// Return the value of a name.
 pub fn value_of<'a>(pairs: &[Pair<'a>], name: &str) -> Option<&'a str> {
     pairs.iter().find(|pair| pair.0 == name).map(|pair| pair.1)

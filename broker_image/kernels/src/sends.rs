@@ -352,8 +352,7 @@ impl<'py> Writer<'_, 'py> {
             return None;
         }
         let queue = self.queue(topic, send.queue_id)?;
-        let max_properties_bytes = MAX_PROPERTIES_BYTES;
-        let message = Message { pairs: &pairs, max_properties_bytes, due_ms: None, handle: None };
+        let message = Message { pairs: &pairs, max_properties_bytes: MAX_PROPERTIES_BYTES, due_ms: None, handle: None };
         let place = self.add_message(send, topic, queue, &message)?;
         self.count(topic, &place)
     }

@@ -75,18 +75,18 @@ impl Writer<'_, '_> {
             (&names.real_queue_id, Some(real_queue_id.as_str())),
             (&names.due, Some(statement.as_str())),
         ];
-        for (name, value) in added {
-            if value.is_some_and(|value| !properties::put(&mut pairs, (name, value))) {
-                return None;
-            }
-        }
-        let (due_ms, max_properties_bytes) = (Some(due_ms), rules.max_properties_bytes);
-        let message = Message { pairs: &pairs, max_properties_bytes, due_ms, handle: handle.as_deref() };
+        properties::put_all(&mut pairs, added)?;
+        let message = Message {
+            pairs: &pairs,
+            max_properties_bytes: rules.max_properties_bytes,
+            due_ms: Some(due_ms),
+            handle: handle.as_deref(),
+        };
         let place = self.add_message(send, timer_topic, queue, &message)?;
         self.count(timer_topic, &place)?;
         let topic = self.known_topics.get_mut(topic)?;
         topic.elsewhere += 1;
-        self.delayed.push((topic.name.clone(), TIMELINE_QUEUE, place.offset, place.stated_size, due_ms?));
+        self.delayed.push((topic.name.clone(), TIMELINE_QUEUE, place.offset, place.stated_size, due_ms));
         Some(())
     }
 

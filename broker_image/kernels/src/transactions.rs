@@ -79,18 +79,14 @@ impl Writer<'_, '_> {
             (&names.real_topic, Some(&*send.topic)),
             (&names.real_queue_id, Some(queue_id.as_str())),
         ];
-        for (name, value) in added {
-            if value.is_some_and(|value| !properties::put(&mut pairs, (name, value))) {
-                return None;
-            }
-        }
+        properties::put_all(&mut pairs, added)?;
         if self.physical_offset == 0 {
             return None; // the offset 0 in a record does not prove an end
         }
         let half_topic = self.closed_topic(&rules.half_topic);
         let queue = self.queue(half_topic, HALF_QUEUE)?;
-        let max_properties_bytes = rules.max_properties_bytes;
-        let message = Message { pairs: &pairs, max_properties_bytes, due_ms: None, handle: None };
+        let message =
+            Message { pairs: &pairs, max_properties_bytes: rules.max_properties_bytes, due_ms: None, handle: None };
         let place = self.add_message(send, half_topic, queue, &message)?;
         self.count(half_topic, &place)?;
         self.steps.push((place.number, place.offset, send.born_ms, group.to_owned()));

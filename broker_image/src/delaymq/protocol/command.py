@@ -90,6 +90,8 @@ class _WrittenHeader(msgspec.Struct, gc=False, omit_defaults=True):
 
 _LENGTH = Layout(">I")
 _LENGTHS = Layout(">II")  # frame length · serialisation (top byte) and header length
+FRAME_LENGTHS_BYTES: Final = _LENGTHS.size
+"""Size of the two lengths before the header of a frame."""
 
 _decode_json = msgspec.json.Decoder(Command).decode
 _decode_tolerant = msgspec.json.Decoder(_TolerantHeader).decode

@@ -21,7 +21,7 @@ from delaymq.client.sending.sender import FirstAttempt, Sender
 from delaymq.clock import now_ms
 from delaymq.protocol.bodies import MessageQueue
 from delaymq.protocol.codes import RequestCode
-from delaymq.protocol.command import encode_command, json_frame
+from delaymq.protocol.command import FRAME_LENGTHS_BYTES, encode_command, json_frame
 from delaymq.transport import TransportError
 
 if TYPE_CHECKING:
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 MAX_REQUESTS: Final = 4_096
 """Maximum number of queues whose encoded headers are kept."""
 _CODE: Final = int(RequestCode.SEND_MESSAGE_V2)
-_FRAME_LENGTHS_BYTES: Final = 8
 _BORN, _MESSAGE_ID, _OPAQUE = "<born>", "<id>", 1_234_567_890
 
 
@@ -58,7 +57,7 @@ def plain_request(group: str, queue: MessageQueue, new_topic_queues: int) -> Pla
     text = plain_text(Message(topic=queue.topic, body=b""), _MESSAGE_ID)
     command = request_of(group, queue, b"", text, sys_flag=0, flag=0, new_topic_queues=new_topic_queues)
     command.fields[BORN_TIMESTAMP], command.opaque = _BORN, _OPAQUE
-    to_born, _, rest = encode_command(command)[_FRAME_LENGTHS_BYTES:].decode().partition(_BORN)
+    to_born, _, rest = encode_command(command)[FRAME_LENGTHS_BYTES:].decode().partition(_BORN)
     to_message_id, _, rest = rest.partition(_MESSAGE_ID)
     to_opaque, _, to_end = rest.rpartition(str(_OPAQUE))
     return PlainRequest(to_born, to_message_id, to_opaque, to_end)

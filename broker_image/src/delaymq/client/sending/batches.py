@@ -14,7 +14,7 @@ from delaymq.client.sending.properties import (
 )
 from delaymq.message import names
 from delaymq.message.errors import IllegalMessageError
-from delaymq.message.properties import MAX_PROPERTIES_BYTES, encode_properties, format_properties
+from delaymq.message.properties import encode_properties, format_properties
 from delaymq.protocol.batch import encode_batch
 
 ENTRY_BYTES = 4 + 4 + 4 + 4 + 4 + 2
@@ -58,8 +58,7 @@ def batch_body(messages: Sequence[Message], unique_ids: Sequence[str]) -> tuple[
                 name, value = schedule.timer_property
                 text = f"{text}\x02{name}\x01{value}"
         properties = text.encode("utf-8", "surrogateescape")
-        if len(properties) > MAX_PROPERTIES_BYTES:
-            check_properties_size(len(properties))
+        check_properties_size(len(properties))
         entries.append((message.flag, message.body, properties))
     return encode_batch(entries), has_timed
 

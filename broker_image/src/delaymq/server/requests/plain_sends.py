@@ -23,7 +23,7 @@ from delaymq.broker.transactions.records import (
 )
 from delaymq.message import names
 from delaymq.message.properties import MAX_PROPERTIES_BYTES
-from delaymq.protocol.command import Command, Response, encode_response
+from delaymq.protocol.command import FRAME_LENGTHS_BYTES, Command, Response, encode_response
 from delaymq.protocol.frame import BUSY_BUFFER_BYTES
 from delaymq.schedule.timeline.timeline import TIMELINE_QUEUE
 
@@ -41,7 +41,6 @@ opaque. The last element is the name of the broker in recall handles."""
 _STARTS: Final = b'{"code":310,', b'{"code":37,'
 """Starts of the header of a send and of the end of a transaction, as nearly all clients write it. The kernel is not
 called for other requests."""
-_START_AT = _FRAME_LENGTHS_BYTES = 8
 _ID, _QUEUE_ID, _QUEUE_OFFSET, _HANDLE, _OPAQUE = "<id>", "<queue>", "<offset>", "<handle>", 1_234_567_890
 _NOTHING: Final = (0, b"", 0)
 
@@ -134,7 +133,7 @@ class PlainSends:
         """
         broker = self._broker
         is_plain = (
-            data.startswith(_STARTS, _START_AT)
+            data.startswith(_STARTS, FRAME_LENGTHS_BYTES)
             and broker.writable
             and broker.drain.takes_sends
             and broker.access is None
@@ -216,4 +215,4 @@ def answer_parts(broker: Broker) -> AnswerParts:
 
 
 def _header(fields: dict[str, str]) -> bytes:
-    return encode_response(Command(0, _OPAQUE), Response(0, None, fields))[_FRAME_LENGTHS_BYTES:]
+    return encode_response(Command(0, _OPAQUE), Response(0, None, fields))[FRAME_LENGTHS_BYTES:]
