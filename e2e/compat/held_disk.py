@@ -20,11 +20,16 @@ def hold(folder: Path) -> None:
     """Replace the store's functions by blocking ones."""
     from delaymq.store.message_store import MessageStore
 
-    append, flush_task = MessageStore.append, MessageStore.flush_task
+    append, append_encoded_sends = MessageStore.append, MessageStore.append_encoded_sends
+    flush_task = MessageStore.flush_task
 
     def held_append(store: MessageStore, message: Any) -> Any:
         _wait_while(folder / "write")
         return append(store, message)
+
+    def held_append_encoded_sends(store: MessageStore, *how: Any) -> Any:
+        _wait_while(folder / "write")
+        return append_encoded_sends(store, *how)
 
     def held_flush_task(store: MessageStore) -> Any:
         task = flush_task(store)
@@ -32,6 +37,7 @@ def hold(folder: Path) -> None:
 
     laid_over: Any = MessageStore
     laid_over.append = held_append
+    laid_over.append_encoded_sends = held_append_encoded_sends
     laid_over.flush_task = held_flush_task
 
 
