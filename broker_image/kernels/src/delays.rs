@@ -91,6 +91,7 @@ impl Writer<'_, '_> {
             (&rules.real_topic, Some(&*send.topic)),
             (&rules.real_queue_id, Some(real_queue_id.as_str())),
             (&rules.due, Some(due.as_str())),
+            (&encoder.names.account, self.account()),
         ];
         properties::put_all(&mut pairs, added)?;
         let message = Message {

@@ -3,6 +3,7 @@
 //! A kernel is a function without state of its own that returns what its Python twin returns. It returns None for any
 //! input that needs rules of the broker. None of them reads or writes a file.
 
+mod base64;
 mod batch;
 mod collect;
 mod copies;
@@ -18,13 +19,14 @@ mod records;
 mod requests;
 mod scan;
 mod sends;
+mod signatures;
 mod timed;
 mod transactions;
 
 use pyo3::prelude::*;
 
 /// Version of the functions' signatures and results; `delaymq.kernels` uses the package only if it has the same one.
-const INTERFACE: u32 = 12;
+const INTERFACE: u32 = 13;
 
 #[pymodule]
 fn delaymq_kernels(module: &Bound<'_, PyModule>) -> PyResult<()> {

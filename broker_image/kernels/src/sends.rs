@@ -14,6 +14,7 @@ use crate::delays::{self, Delays};
 use crate::properties::{self, Pair};
 use crate::records;
 use crate::requests::{Request, Send, frame_at};
+use crate::signatures::{Signer, Verifier};
 use crate::transactions::Rules;
 
 /// Queues of the sends of one call are searched one by one.
@@ -40,7 +41,7 @@ pub type Step = (i64, i64, i64, String);
 pub type Delayed<'py> = (Bound<'py, PyString>, i32, i64, i32, i64);
 
 /// Size of the handled frames, position of the last record, records, keys for the index, stretches, sums of what has no
-/// delay level, responses, steps of transactions, delayed messages.
+/// delay level, responses, steps of transactions, delayed messages, size of the bodies of sends.
 type Sent<'py> = (
     usize,
     usize,
@@ -51,6 +52,7 @@ type Sent<'py> = (
     Bound<'py, PyBytes>,
     Vec<Step>,
     Vec<Delayed<'py>>,
+    usize,
 );
 
 /// Encoder of requests that need no rules but those given to the constructor.
@@ -93,18 +95,24 @@ pub struct Answer {
     pub broker_name: String,
 }
 
-/// Names of properties, from a tuple.
+/// Names of properties and of a topic, from a tuple.
 #[derive(FromPyObject)]
 pub struct Names {
     #[pyo3(item(0))]
     pub wait: String,
     #[pyo3(item(1))]
     pub cluster: String,
+    #[pyo3(item(2))]
+    pub account: String,
+    /// Topic like which a signed send may request an unknown one.
+    #[pyo3(item(3))]
+    default_topic: String,
 }
 
 #[pymethods]
 impl SendEncoder {
-    /// `names` are those of the properties that the broker removes and sets, `delays` concern delayed messages.
+    /// `names` are those of the properties that the broker removes and sets, and of the default topic. `delays` concern
+    /// delayed messages.
     #[new]
     fn new(
         ruled: Vec<String>,
@@ -123,7 +131,8 @@ impl SendEncoder {
     /// `topics` maps names to configurations, `queues` maps topic and queue id to queues with a `max_number`. `waits`:
     /// all responses wait, so messages that request none of this are left to Python. `halves` are the maximum size of a
     /// half message's body (-1: there may be none), the chunks of pending half messages, and the time in ms. `delays`
-    /// decide about delayed messages. `log` is the open segment, which begins at `log_base`.
+    /// decide about delayed messages. `signer`: requests need its signature, and otherwise must have none. `log` is the
+    /// open segment, which begins at `log_base`.
     #[allow(clippy::too_many_arguments)]
     fn encode<'py>(
         &self,
@@ -138,6 +147,7 @@ impl SendEncoder {
         waits: bool,
         halves: (i64, Bound<'py, PyList>, i64),
         delays: Delays<'py>,
+        signer: Option<Signer<'py>>,
         queues: &Bound<'py, PyDict>,
         physical_offset: i64,
         store_ms: i64,
@@ -157,6 +167,7 @@ impl SendEncoder {
             pending: &halves.1,
             now_ms: halves.2,
             delays,
+            signer: signer.as_ref(),
             log,
             log_base,
             mapped: None,
@@ -177,14 +188,20 @@ impl SendEncoder {
             delayed: Vec::new(),
             ended: Vec::new(),
             read_bytes: 0,
+            body_bytes: 0,
         };
+        let verifier = signer.as_ref().map(|signer| signer.verifier());
+        let is_usual = born_host.len() == IPV4_HOST_BYTES && store_host.len() == IPV4_HOST_BYTES;
         let mut at = 0;
-        if born_host.len() == IPV4_HOST_BYTES && store_host.len() == IPV4_HOST_BYTES {
-            while let Some(bytes) = writer.add_frame_at(data, at) {
+        if is_usual && !matches!(verifier, Some(None)) {
+            let verifier = verifier.flatten();
+            while let Some(bytes) = writer.add_frame_at(data, at, verifier.as_ref()) {
                 at += bytes;
             }
         }
-        let Writer { last_at, known_topics, known_queues, records, keys, responses, steps, delayed, .. } = writer;
+        let Writer {
+            last_at, known_topics, known_queues, records, keys, responses, steps, delayed, body_bytes, ..
+        } = writer;
         let found = known_queues.into_iter().filter(|queue| queue.count > 0).filter_map(|queue| {
             let topic = known_topics.get(queue.topic)?.name.clone();
             let entries = PyBytes::new(py, &queue.entries);
@@ -194,7 +211,7 @@ impl SendEncoder {
         let sums = known_topics.into_iter().filter(|topic| topic.messages + topic.elsewhere + topic.copies > 0);
         let sums = sums.map(|of| (of.name, of.messages, of.bytes, of.elsewhere, of.copies, of.copied_bytes)).collect();
         let [records, keys, responses] = [records, keys, responses].map(|each| PyBytes::new(py, &each));
-        (at, last_at, records, keys, stretches, sums, responses, steps, delayed)
+        (at, last_at, records, keys, stretches, sums, responses, steps, delayed, body_bytes)
     }
 }
 
@@ -284,6 +301,7 @@ pub struct Writer<'a, 'py> {
     pub pending: &'a Bound<'py, PyList>,
     pub now_ms: i64,
     pub delays: Delays<'py>,
+    pub signer: Option<&'a Signer<'py>>,
     pub log: &'a Bound<'py, PyAny>,
     pub log_base: i64,
     /// The log, after the first access.
@@ -307,14 +325,19 @@ pub struct Writer<'a, 'py> {
     pub ended: Vec<i64>,
     /// Size of the records of half messages that were read.
     pub read_bytes: usize,
+    /// Size of the bodies of sends.
+    body_bytes: usize,
 }
 
-impl<'py> Writer<'_, 'py> {
+impl<'a, 'py> Writer<'a, 'py> {
     /// Append what the frame at a position requests; return its size. None if Python has to handle it.
-    fn add_frame_at(&mut self, data: &[u8], at: usize) -> Option<usize> {
+    fn add_frame_at(&mut self, data: &[u8], at: usize, verifier: Option<&Verifier<'_>>) -> Option<usize> {
         let frame = frame_at(data, at)?;
-        match Request::read(frame)? {
-            Request::Send(send) => self.add(&send)?,
+        match Request::read(frame, verifier)? {
+            Request::Send(send) => {
+                self.add(&send)?;
+                self.body_bytes += send.body.len();
+            }
             Request::End(end) => self.add_end(&end)?,
         }
         Some(4 + frame.len())
@@ -325,7 +348,10 @@ impl<'py> Writer<'_, 'py> {
         if send.sys_flag & HOST_MASK != 0 || send.body.len() > self.max_body_bytes {
             return None;
         }
-        let topic = self.topic(&send.topic)?;
+        if self.signer.is_some() && send.default_topic != self.encoder.names.default_topic {
+            return None;
+        }
+        let topic = self.topic(&send.topic).filter(|_| self.may_send_to(&send.topic))?;
         let mut pairs: Vec<Pair<'_>> = Vec::with_capacity(16);
         if !properties::parse(&send.properties, &mut pairs) {
             return None;
@@ -488,6 +514,16 @@ impl<'py> Writer<'_, 'py> {
     pub fn closed_topic(&mut self, text: &str) -> usize {
         let known = self.known_topics.iter().position(|topic| topic.text == text && topic.is_closed);
         known.unwrap_or_else(|| self.new_topic(text, i32::MAX, true))
+    }
+
+    /// Return whether the account that signs the requests may send to a topic; true without one.
+    pub fn may_send_to(&self, topic: &str) -> bool {
+        self.signer.is_none_or(|signer| signer.may_send_to(topic))
+    }
+
+    /// Return the account that signs the requests.
+    pub fn account(&self) -> Option<&'a str> {
+        self.signer.map(|signer| signer.access_key.as_str())
     }
 
     /// Return whether a topic has a configuration.

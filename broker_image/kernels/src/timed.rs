@@ -2,6 +2,7 @@
 
 use pyo3::prelude::*;
 
+use crate::base64;
 use crate::json::integer;
 use crate::properties::{self, Pair, value_of};
 use crate::records::UNIQUE_KEY;
@@ -58,7 +59,7 @@ impl Writer<'_, '_> {
         }
         let handle = value_of(&pairs, UNIQUE_KEY).map(|key| {
             let broker = &*self.answer.broker_name;
-            base64(format!("v1 {} {broker} {due_ms} {key}", send.topic).as_bytes())
+            base64::encode(format!("v1 {} {broker} {due_ms} {key}", send.topic).as_bytes(), base64::FOR_URLS)
         });
         let timer_topic = self.closed_topic(&rules.topic);
         let queue = self.queue(timer_topic, TIMER_QUEUE)?;
@@ -73,6 +74,7 @@ impl Writer<'_, '_> {
             (&rules.due, Some(out_ms.as_str())),
             (&names.real_topic, Some(&*send.topic)),
             (&names.real_queue_id, Some(real_queue_id.as_str())),
+            (&encoder.names.account, self.account()),
             (&names.due, Some(statement.as_str())),
         ];
         properties::put_all(&mut pairs, added)?;
@@ -105,18 +107,4 @@ impl Writer<'_, '_> {
 fn statement(place: i64, due_ms: i64) -> String {
     let text = format!("2:{place:020}:{due_ms}");
     format!("{text}:{:08x}", crc32fast::hash(text.as_bytes()))
-}
-
-/// Return Base64 with the alphabet for URLs.
-fn base64(data: &[u8]) -> String {
-    const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
-    let mut text = String::with_capacity(data.len().div_ceil(3) * 4);
-    for chunk in data.chunks(3) {
-        let word = chunk.iter().fold(0_u32, |word, byte| word << 8 | u32::from(*byte)) << (8 * (3 - chunk.len()));
-        for place in 0..4 {
-            let digit = ALPHABET[(word >> (18 - 6 * place) & 63) as usize];
-            text.push(if place > chunk.len() { '=' } else { char::from(digit) });
-        }
-    }
-    text
 }

@@ -30,13 +30,14 @@ from delaymq_testing.broker.plain_sends.sends import (
     random_frame,
     send_fields_of,
 )
+from delaymq_testing.broker.plain_sends.signing import Keys
 from delaymq_testing.compiled_kernels import NEEDS_KERNELS
 from delaymq_testing.repetitions import FUZZ_INPUTS, SEED
 from delaymq_testing.store.killed_copies import Killed, KilledError
 
 RULED = ("TIMER_OUT_MS", "TRAN_MSG", "DELAY_CRON", "RETRY_TOPIC", "DELAY_SCHEDULE_ID")
 RULES = (
-    RULED, names.OWN_PREFIX, list(names.CLOSED_TO_CLIENTS), names.RETRY_PREFIX, (names.WAIT, names.CLUSTER),
+    RULED, names.OWN_PREFIX, list(names.CLOSED_TO_CLIENTS), names.RETRY_PREFIX, plain_sends.NAMES,
     plain_sends.TRANSACTION_RULES, plain_sends.DELAY_RULES,
 )  # fmt: skip
 TIMED = "TIMER_DELAY_MS\x011000"
@@ -64,12 +65,14 @@ def tables(chance: Random) -> tuple[dict[str, TopicConfig], dict[tuple[str, int]
     return topics, queues
 
 
-def encoding(chance: Random, data: bytes) -> tuple[Any, ...]:
-    """Arguments for an encoder, nearly all valid."""
+def encoding(chance: Random, data: bytes, keys: Keys | None) -> tuple[Any, ...]:
+    """Arguments for an encoder, nearly all valid; `keys`: the account that has to sign."""
     topics, queues = tables(chance)
     host = chance.choice([HOST] * 30 + [bytes(20), b""])
     now_ms = chance.choice([START_MS] * 9 + [0, -1_001, 10**16 - 1_001, 2**63 - 1])
     halves = *NO_HALVES[:2], now_ms
+    permitted = set(topics) - set(chance.sample([*topics], chance.choice([0, 0, 3])))
+    signer = None if keys is None else (keys.access_key, keys.secret_key.encode(), permitted)
     delays = (
         (1_000, 5_000, 10**9)[: chance.randrange(4)], chance.choice([{}, {"Bills": 1}]),
         chance.choice([4 << 20, 4 << 20, 100, -1]), chance.choice([4 << 20, 4 << 20, 100, -1]),
@@ -77,7 +80,7 @@ def encoding(chance: Random, data: bytes) -> tuple[Any, ...]:
     )  # fmt: skip
     return (
         data, topics, host, HOST, chance.choice([4 << 20, 4 << 20, 1_000]), chance.choice(["DefaultCluster", "größe"]),
-        ANSWER, chance.choice([True, False]), halves, delays, queues, chance.choice([0, 2**40 + 17]),
+        ANSWER, chance.choice([True, False]), halves, delays, signer, queues, chance.choice([0, 2**40 + 17]),
         chance.choice([0, 1_700_000_000_000]),
         chance.choice([4 << 20, 4 << 20, 900]), chance.choice([1 << 30, 1 << 30, 3_000, 0]), b"", 0,
     )  # fmt: skip
@@ -87,20 +90,24 @@ def encoding(chance: Random, data: bytes) -> tuple[Any, ...]:
 def test_compiled_encoder_returns_what_its_twin_returns_for_hostile_bytes() -> None:
     chance = Random(SEED)
     kernel, twin = kernels.compiled("SendEncoder")(*RULES), SendEncoder(*RULES)
-    frames = whole = timed = 0
+    frames = whole = timed = signed = 0
     while frames < FUZZ_INPUTS:
         unusual = chance.choice([0, 0.05, 0.5])
-        made = [random_frame(chance, chance.randrange(2**31), unusual) for _ in range(chance.randrange(1, 8))]
+        keys = chance.choice([None, None, Keys("producers-key", "größe-secret"), Keys("größe-key", "s" * 100)])
+        made = [random_frame(chance, chance.randrange(2**31), unusual, keys) for _ in range(chance.randrange(1, 8))]
         for number in range(len(made)):
             if chance.random() < 0.2:
                 made[number] = damaged(made[number], chance)
         frames += len(made)
-        given = encoding(chance, b"".join(made))
+        if chance.random() < 0.05:
+            keys = chance.choice([None, Keys("producers-key", "another-secret")])
+        given = encoding(chance, b"".join(made), keys)
         result = kernel.encode(*given)
         assert result == twin.encode(*given), given[0]
         whole += result[0] == len(given[0])
         timed += sum(queue_id == TIMELINE_QUEUE for _, queue_id, *_ in result[8])
-    assert min(whole, 3 * timed) > FUZZ_INPUTS // 100
+        signed += keys is not None and bool(result[8])
+    assert min(whole, 3 * timed, 8 * signed) > FUZZ_INPUTS // 100
 
 
 @NEEDS_KERNELS
@@ -124,7 +131,7 @@ def test_compiled_encoder_handles_nothing_with_unusable_tables(table: dict[str, 
     data = java_frame(send_fields_of(Random(1), ("Orders",), 0) | {"i": ""}, 1, b"x")
     for queues in ({}, {("Orders", 0): None}, {("Orders", number): Queue("1") for number in range(4)}):  # type: ignore[arg-type]
         given = encoder_arguments(data, table, queues, delays=DELAYS)
-        assert kernels.compiled("SendEncoder")(*RULES).encode(*given) == (0, 0, b"", b"", [], [], b"", [], [])
+        assert kernels.compiled("SendEncoder")(*RULES).encode(*given) == (0, 0, b"", b"", [], [], b"", [], [], 0)
 
 
 def frame(number: int = 0, body: bytes = b"hello", **fields: str) -> bytes:
@@ -143,7 +150,7 @@ class Lane:
     def handles(self, data: bytes) -> bool:
         """Whether all of the bytes are handled; none are otherwise."""
         before = self.harness.broker.store.end_offset
-        size, responses, count = self.sends.store(self.harness.session.remote_host, data)
+        size, responses, count = self.sends.store(self.harness.session, data)
         assert (size, bool(responses)) in ((0, False), (len(data), True))
         assert count == responses.count(b'"opaque":')
         assert (self.harness.broker.store.end_offset > before) == bool(size)
@@ -171,10 +178,6 @@ STATES: dict[str, tuple[Callable[[Any], object], Callable[[Any], object]]] = {
     "with a full disk": (
         lambda broker: _refuse_writes(broker, refused=True),
         lambda broker: _refuse_writes(broker, refused=False),
-    ),
-    "with access control": (
-        lambda broker: setattr(broker, "access", object()),
-        lambda broker: setattr(broker, "access", None),
     ),
     "following": (
         lambda broker: setattr(broker, "following", object()),
@@ -291,7 +294,7 @@ def test_changed_configuration_applies_to_the_next_send(lane: Lane) -> None:
     assert lane.handles(frame())
     broker.apply(broker.config.__class__(**(vars_of(broker.config) | {"region_id": "north", "max_message_size": 10})))
     assert not lane.handles(frame(body=bytes(11)))
-    _, response, _ = lane.sends.store(lane.harness.session.remote_host, frame(3))
+    _, response, _ = lane.sends.store(lane.harness.session, frame(3))
     assert decode_command(response[4:]).fields["MSG_REGION"] == "north"
 
 
@@ -403,14 +406,9 @@ def test_killed_copy_of_sends_leaves_a_torn_tail_without_a_hole(
     assert sum(isinstance(each, Record) for each in found) == 1 + records
 
 
-def test_brokers_without_kernels_or_with_access_control_do_not_take_plain_sends(
-    open_harness: Callable[..., Harness], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_brokers_without_kernels_do_not_take_plain_sends(open_harness: Callable[..., Harness]) -> None:
     assert (plain_sends.encoder is None) == (kernels.compiled("SendEncoder") is None)
-    broker = open_harness().broker
-    assert (plain_sends.plain_sends(broker) is None) == (plain_sends.encoder is None)
-    monkeypatch.setattr(broker, "access", object())
-    assert plain_sends.plain_sends(broker) is None
+    assert (plain_sends.plain_sends(open_harness().broker) is None) == (plain_sends.encoder is None)
 
 
 @NEEDS_KERNELS

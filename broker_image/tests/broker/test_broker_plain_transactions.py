@@ -34,6 +34,7 @@ from delaymq_testing.broker.plain_sends.sends import (
     random_body,
     random_frame,
 )
+from delaymq_testing.broker.plain_sends.signing import Keys, signed
 from delaymq_testing.compiled_kernels import NEEDS_KERNELS
 from delaymq_testing.repetitions import FUZZ_INPUTS, SEED
 from delaymq_testing.store.killed_copies import Killed, KilledError
@@ -42,7 +43,7 @@ from delaymq_testing.transport.memory_transport import run
 pytestmark = NEEDS_KERNELS
 RULES = (
     ("TIMER_DELAY_MS", "TRAN_MSG", "RETRY_TOPIC"), names.OWN_PREFIX, list(names.CLOSED_TO_CLIENTS),
-    names.RETRY_PREFIX, (names.WAIT, names.CLUSTER), plain_sends.TRANSACTION_RULES, plain_sends.DELAY_RULES,
+    names.RETRY_PREFIX, plain_sends.NAMES, plain_sends.TRANSACTION_RULES, plain_sends.DELAY_RULES,
 )  # fmt: skip
 SHARE = 5
 """Frames of the streams are one in this number of FUZZ_INPUTS."""
@@ -120,15 +121,20 @@ def encoding(chance: Random) -> tuple[Any, ...]:
     for _ in range(chance.choice([0, 0, 0, 3])):
         queues.pop(chance.choice([*queues]))
     unusual = chance.choice([0, 0.05, 0.4])
+    keys = chance.choice([None, Keys("producers-key", "größe-secret")])
+    permitted = set(topics) - {chance.choice([*topics, ""])}
+    signer = None if keys is None else (keys.access_key, keys.secret_key.encode(), permitted)
     frames = []
     for _ in range(chance.randrange(1, 9)):
         opaque, kind = chance.randrange(2**31), chance.randrange(5)
         if kind == 0:
-            frames.append(random_frame(chance, opaque, unusual))
+            frames.append(random_frame(chance, opaque, unusual, keys))
         elif kind == 1:
-            frames.append(java_frame(half_fields_of(chance, unusual=unusual), opaque, random_body(chance)))
+            body = random_body(chance)
+            fields = signed(chance, half_fields_of(chance, unusual=unusual), body, keys, unusual)
+            frames.append(java_frame(fields, opaque, body))
         else:
-            frames.append(end_frame(chance, opaque, chance.choice(known), unusual))
+            frames.append(end_frame(chance, opaque, chance.choice(known), unusual, keys))
         if chance.random() < 0.05:
             frames[-1] = damaged(frames[-1], chance)
     given_log: Any = chance.choice([log, bytearray(log), memoryview(log)])
@@ -136,7 +142,7 @@ def encoding(chance: Random) -> tuple[Any, ...]:
         b"".join(frames), topics, HOST, chance.choice([HOST] * 20 + [bytes(20)]), 4 << 20, "DefaultCluster", ANSWER,
         chance.choice([True, False]),
         (chance.choice([4 << 20, 4 << 20, 1_000, -1]), chunks, START_MS + 9),
-        ((1_000,), {}, 4 << 20, 4 << 20, 10**9), queues,
+        ((1_000,), {}, 4 << 20, 4 << 20, 10**9), signer, queues,
         base + max(len(log) + chance.choice([0, 0, 0, -100, 50]), 0), START_MS,
         chance.choice([4 << 20, 4 << 20, 900, 200]), chance.choice([1 << 30, 1 << 30, 3_000, 1_400]), given_log, base,
     )  # fmt: skip
@@ -178,7 +184,7 @@ def test_compiled_encoder_ends_nothing_with_unusable_tables(chunks: list[Any], l
     data = end_frame(Random(1), 1, (1, 100, "producers"), 0)
     queues = {(names.OP_HALF_TOPIC, 0): Queue(0)}
     given = encoder_arguments(data, {}, queues, halves=(100, chunks, 0), log=log, end=300)
-    assert kernels.compiled("SendEncoder")(*RULES).encode(*given) == (0, 0, b"", b"", [], [], b"", [], [])
+    assert kernels.compiled("SendEncoder")(*RULES).encode(*given) == (0, 0, b"", b"", [], [], b"", [], [], 0)
 
 
 # Brokers
@@ -331,7 +337,7 @@ class Lane:
         }  # fmt: skip
 
     def store(self, data: bytes) -> int:
-        return self.sends.store(HOST, data)[0]
+        return self.sends.store(self.harness.session, data)[0]
 
     def half(self, body: bytes = b"body", **properties: str) -> tuple[int, int, str]:
         """A half message that the kernel stores."""

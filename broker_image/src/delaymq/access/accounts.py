@@ -12,7 +12,7 @@ from delaymq.access.addresses import WhiteList
 from delaymq.access.errors import AccessError
 from delaymq.access.quotas import DEFAULT_MAX_DELAY_MS, Quotas
 from delaymq.access.yaml_tree import Member
-from delaymq.message.names import RETRY_PREFIX
+from delaymq.message.names import MAX_TOPIC_LENGTH, RETRY_PREFIX
 from delaymq.protocol.signatures import Signer
 
 PERMISSIONS: Final[Mapping[str, int]] = {
@@ -27,6 +27,8 @@ MIN_KEY_CHARACTERS: Final = 7
 MAX_KEY_CHARACTERS: Final = 1_024
 MAX_PERMISSIONS: Final = 10_000
 """Maximum permissions of one account."""
+MAX_KNOWN_TOPICS: Final = 1_000
+"""Maximum topics of which an account remembers that it may send to them."""
 MAX_CERTIFICATE_NAME: Final = 64
 """Maximum length of a common name (RFC 5280, ub-common-name)."""
 _CERTIFICATE_NAME: Final = re.compile(rf"[A-Za-z0-9._-]{{{MIN_KEY_CHARACTERS},{MAX_CERTIFICATE_NAME}}}")
@@ -83,6 +85,15 @@ class Account:
     """The account with its former secret key as the only one; None if it has none."""
     quotas: Quotas | None = None
     """Quotas in force: those of the account, completed by the defaults of its file. None: nothing is limited."""
+    sends: set[str] = field(default_factory=set, repr=False, compare=False)
+    """Topics to which a broker has permitted sends of this account, except topics of groups."""
+
+    def permitted_send(self, topic: str) -> None:
+        """Add a topic to `sends`."""
+        if topic not in self.sends and len(topic) <= MAX_TOPIC_LENGTH and not topic.startswith(RETRY_PREFIX):
+            if len(self.sends) >= MAX_KNOWN_TOPICS:
+                self.sends.clear()
+            self.sends.add(topic)
 
     @property
     def max_delay_ms(self) -> int:

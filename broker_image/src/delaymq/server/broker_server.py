@@ -420,9 +420,10 @@ class BrokerServer:
         """
         session, flow = connection.session, self.flow
         began, waits_since = monotonic(), connection.deferred_since
+        if not isinstance(session, ClientSession):
+            return 0
         is_plain = (
-            isinstance(session, ClientSession)
-            and self._held is None
+            self._held is None
             and (self.replica is None or not self.replica.is_bypassed)
             and began < flow.suspicious_at
             and began < self.flushing.busy_at
@@ -431,8 +432,10 @@ class BrokerServer:
         )
         if not is_plain or self._plain_sends is None:
             return 0
-        size, responses, count = self._plain_sends.store(connection.remote_host, data)
+        size, responses, count = self._plain_sends.store(session, data)
         if size:
+            if session.usage is not None:
+                session.usage.spent(session, monotonic() - began)
             if responses and self.broker.answers_wait:
                 self.flushing.wait_together(connection, responses, count, self.broker.deferred_success())
             elif responses:

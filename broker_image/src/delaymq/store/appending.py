@@ -269,7 +269,7 @@ class LogAppender:
             self._queues.table, physical_offset, now_ms, self.options.max_record_bytes, room, log.mapping,
             log.segment_base,
         )  # fmt: skip
-        size, last_at, records, keys, parts, _, _, steps, delayed = sent
+        size, last_at, records, keys, parts, _, _, steps, delayed, _ = sent
         if not size:
             return None
         self._write(records, last_at, now_ms)

@@ -137,6 +137,32 @@ class Access:
         if not trusted:
             self._check_permissions(session, command, account)
             self._check_way(session, command)
+            if command.code == RequestCode.SEND_MESSAGE_V2:
+                account.permitted_send(command.fields.get("b", ""))
+
+    def admits(self, session: Session) -> bool:
+        """Return whether the global white list admits all requests of a connection."""
+        return _admits(self.rules.white_list, session)
+
+    def signer(self, session: Session) -> Account | None:
+        """Return the account of a connection's last request if `check` would admit further sends to `Account.sends`.
+
+        They must be signed by the account's current secret key, and name no default topic but the usual one. None:
+        other rules apply, such as quotas.
+        """
+        usage = session.usage
+        account = None if usage is None else self.rules.accounts.get(usage.account)
+        if (
+            account is None
+            or account.quotas is not None
+            or (usage is not None and usage.quotas is not None)
+            or account.entry.certificate_only
+            or account.entry.require_second_signature
+            or session.certificate_name
+            or _admits(account.white_list, session)
+        ):
+            return None
+        return account
 
     def may_publish(self, session: Session, topic: str) -> bool:
         """Return whether the account of a client's last heartbeat may send to a topic.

@@ -256,12 +256,12 @@ class Delivery:
         self.timeline.add(entry_of(self.timeline, record, record.tags_code, identity))
         self._announce(record.tags_code)
 
-    def add_sent(self, sent: Sequence[SentDelay]) -> None:
-        """Add delayed messages that were stored together without `dispatch`; all even if OSError is raised."""
+    def add_sent(self, sent: Sequence[SentDelay], account: str = "") -> None:
+        """Add delayed messages of an unchecked account, stored without `dispatch`; all even if OSError is raised."""
         for queue_id in {message[1] for message in sent if message[1] >= 0} - self._queues.keys():
             self._use_queue(queue_id, QueueState())
         self._announce(min(message[4] for message in sent))
-        add_sent(self.timeline, sent)
+        add_sent(self.timeline, sent, account)
 
     def _replace(self, due: TimedDue, record: Dispatched) -> None:
         """End the pending message that a new one with the same DELAY_KEY replaces."""

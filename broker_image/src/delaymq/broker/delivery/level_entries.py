@@ -74,10 +74,13 @@ def add_entry(index: Timeline, settled: Settled, record: Dispatched) -> Pending:
     return entry
 
 
-def add_sent(index: Timeline, sent: Sequence[SentDelay]) -> None:
-    """Add delayed messages that were sent without account and group; all even if OSError is raised."""
+def add_sent(index: Timeline, sent: Sequence[SentDelay], account: str = "") -> None:
+    """Add delayed messages of an account that were sent without a group; all even if OSError is raised.
+
+    The account must have a number.
+    """
     partitions = index.partitions
-    owner = partitions.owner_number("")
+    owner = partitions.owner_number(account)
     for topic, queue_id, place, size, due_ms in sent:
         partition = partitions.number(topic, level=level_of_queue(queue_id))
         entry = Pending(due_ms, place, place, size, owner, partition)

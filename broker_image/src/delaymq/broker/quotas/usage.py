@@ -161,6 +161,12 @@ class AccountUsage:
             self._charge(session, code, size, self._for_others)
         self.requests += 1
 
+    def sent(self, sends: int, send_bytes: int, others: int) -> None:
+        """Count sends, the bytes of their bodies, and other requests, as `take` does for an account without quotas."""
+        self.sends += sends
+        self.send_bytes += send_bytes
+        self.requests += sends + others
+
     def pulled(self, session: Pausable, size: int) -> None:
         """Charge the bytes of the messages in a response to a pull."""
         self.pull_bytes += size

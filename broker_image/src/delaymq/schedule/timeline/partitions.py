@@ -133,6 +133,10 @@ class Partitions:
         if owner.group:
             self._of_group.setdefault((owner.topic, owner.group), []).append(number)
 
+    def has_account(self, account: str) -> bool:
+        """Whether an account without a group has a number. It keeps the number."""
+        return Owner(account, "", "") in self._owners
+
     def owner(self, number: int) -> Owner:
         """Return the names of an owner."""
         return self._owner_keys[number]

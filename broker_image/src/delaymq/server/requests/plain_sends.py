@@ -29,6 +29,7 @@ from delaymq.schedule.timeline.timeline import TIMELINE_QUEUE
 
 if TYPE_CHECKING:
     from delaymq.broker.broker import Broker
+    from delaymq.broker.requests.session import Session
     from delaymq.broker.transactions import TransactionSettings
     from delaymq.config import BrokerConfig
     from delaymq.store.plain_runs import Sent, SentDelay
@@ -43,10 +44,14 @@ _STARTS: Final = b'{"code":310,', b'{"code":37,'
 called for other requests."""
 _ID, _QUEUE_ID, _QUEUE_OFFSET, _HANDLE, _OPAQUE = "<id>", "<queue>", "<offset>", "<handle>", 1_234_567_890
 _NOTHING: Final = (0, b"", 0)
+_NO_BODIES: Final = -1, -1
+"""Maximum sizes of bodies, so that all delayed messages need rules."""
 
 MAX_REQUESTS: Final = BUSY_BUFFER_BYTES // 64
 """Upper bound of the requests in the bytes of a call: none is as short as this."""
 
+NAMES: Final = names.WAIT, names.CLUSTER, names.ACCOUNT, names.AUTO_CREATE_TOPIC
+"""Properties that the broker removes and sets, and the only default topic that a signed send may name."""
 TRANSACTION_RULES: Final = (
     names.HALF_TOPIC,
     names.OP_HALF_TOPIC,
@@ -81,8 +86,8 @@ def _made() -> Any:
         return None
     ruled = [*RULED.difference((names.DELAY, *names.TIMER_PROPERTIES)), names.RETRY_TOPIC, names.DELAY_SCHEDULE_ID]
     return kernel(
-        ruled, names.OWN_PREFIX, list(names.CLOSED_TO_CLIENTS), names.RETRY_PREFIX, (names.WAIT, names.CLUSTER),
-        TRANSACTION_RULES, DELAY_RULES,
+        ruled, names.OWN_PREFIX, list(names.CLOSED_TO_CLIENTS), names.RETRY_PREFIX, NAMES, TRANSACTION_RULES,
+        DELAY_RULES,
     )  # fmt: skip
 
 
@@ -91,15 +96,13 @@ encoder = _made()
 
 
 def plain_sends(broker: Broker) -> PlainSends | None:
-    """Return the `PlainSends` of a broker; None without compiled kernels, and with access control.
+    """Return the `PlainSends` of a broker; None without compiled kernels.
 
     Without it, connections do not copy the bytes that they receive. Nor does it exist if a name of the broker is not
     valid UTF-8, as from an environment variable: the kernel needs text.
     """
     names_of_broker = broker.cluster_name + broker.config.broker_name + broker.region
-    if encoder is None or broker.access is not None or not _is_utf8(names_of_broker):
-        return None
-    return PlainSends(broker)
+    return None if encoder is None or not _is_utf8(names_of_broker) else PlainSends(broker)
 
 
 def _is_utf8(text: str) -> bool:
@@ -125,22 +128,28 @@ class PlainSends:
         """Settings to which the maximum size of half messages belongs."""
         self._max_half_body_bytes = -1
 
-    def store(self, remote_host: bytes, data: bytes) -> tuple[int, bytes, int]:
+    def store(self, session: Session, data: bytes) -> tuple[int, bytes, int]:
         """Store what the requests at the start of `data`, which begins with a frame, contain.
 
         Returns the size of their frames in bytes, the responses, and their number. All responses have to wait for the
-        end of the log if any do. `remote_host` is the producer's address, packed.
+        end of the log if any do.
         """
         broker = self._broker
         is_plain = (
             data.startswith(_STARTS, FRAME_LENGTHS_BYTES)
             and broker.writable
             and broker.drain.takes_sends
-            and broker.access is None
             and broker.following is None
         )
         if not is_plain:
             return _NOTHING
+        account, signer = "", None
+        if broker.access is not None and not broker.access.admits(session):
+            signing = broker.access.signer(session)
+            if signing is None:
+                return _NOTHING
+            account = signing.entry.access_key
+            signer = account, signing.entry.secret_key.encode(errors="replace"), signing.sends
         if broker.config is not self._config:
             self._config, self._answer = broker.config, answer_parts(broker)
         transactions = broker.transactions
@@ -149,30 +158,36 @@ class PlainSends:
         halves = self._max_half_body_bytes, transactions.ledger.pending.chunks, broker.now_ms()
         delivery = broker.delivery
         ingress = delivery.ingress
-        delays = (
-            ingress.levels.delays_ms, delivery.limits.settings.topics, ingress.max_unchecked_body_bytes,
-            ingress.max_unchecked_timed_body_bytes, ingress.max_plain_delay_ms,
-        )  # fmt: skip
+        largest = ingress.max_unchecked_body_bytes, ingress.max_unchecked_timed_body_bytes
+        if not delivery.limits.is_unchecked(account):
+            largest = _NO_BODIES
+        delays = ingress.levels.delays_ms, delivery.limits.settings.topics, *largest, ingress.max_plain_delay_ms
 
         def encode(*place: object) -> Sent:
             assert encoder is not None
             sent: Sent = encoder.encode(
-                data, broker.topics.table, remote_host, broker.store_host, broker.max_message_size, broker.cluster_name,
-                self._answer, broker.answers_wait, halves, delays, *place,
+                data, broker.topics.table, session.remote_host, broker.store_host, broker.max_message_size,
+                broker.cluster_name, self._answer, broker.answers_wait, halves, delays, signer, *place,
             )  # fmt: skip
             return sent
 
+        def add_delayed(delayed: Sequence[SentDelay]) -> None:
+            delivery.add_sent(delayed, account)
+
         began = perf_counter()
-        sent = broker.store.append_encoded_sends(encode, transactions.take_steps, delivery.add_sent)
+        sent = broker.store.append_encoded_sends(encode, transactions.take_steps, add_delayed)
         if sent is None:
             return _NOTHING
         took_s = perf_counter() - began
-        size, _, _, _, _, sums, responses, _, delayed = sent
+        size, _, _, _, _, sums, responses, steps, delayed, body_bytes = sent
         if responses:
             if took_s >= SLOW_S:
                 broker.stats.put_times.slow(took_s)
             broker.stats.last_send_ms = broker.store.last_store_timestamp_ms
         count = self._count(sums, delayed)
+        if account and session.usage is not None:
+            session.signed_by(account)
+            session.usage.sent(count, body_bytes, sum(not group for _, _, _, group in steps))
         broker.announce_arrivals()
         return size, responses, count
 

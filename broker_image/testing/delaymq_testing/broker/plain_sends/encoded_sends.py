@@ -80,7 +80,7 @@ class Written:
         self.responses: list[bytes] = []
         self.steps: list[TransactionStep] = []
         self.delayed: list[SentDelay] = []
-        self.at = self.last_at = self.read_bytes = 0
+        self.at = self.last_at = self.read_bytes = self.body_bytes = 0
 
     def add(self, *records: NewRecord) -> list[tuple[int, int, int]] | None:
         """Append records; return queue offset, physical offset and size of each. None, without a change: not all."""
@@ -123,7 +123,10 @@ class Written:
             stretches.append((topic, queue_id, first, len(entries), first_at, last, b"".join(entries)))
         sums = [(topic, *each.row()) for topic, each in self.sums.items() if any(each.row())]
         joined = [b"".join(each) for each in (self.records, self.keys, self.responses)]
-        return read, self.last_at, joined[0], joined[1], stretches, sums, joined[2], self.steps, self.delayed
+        return (
+            read, self.last_at, joined[0], joined[1], stretches, sums, joined[2], self.steps, self.delayed,
+            self.body_bytes,
+        )  # fmt: skip
 
 
 def response_of(answer: Answer, offset: int, queue_id: int, queue_offset: int, opaque: int, handle: str) -> bytes:

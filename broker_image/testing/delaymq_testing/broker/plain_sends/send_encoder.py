@@ -29,12 +29,14 @@ from delaymq.message.record import IPV4_HOST_BYTES, Record, decode_record
 from delaymq.message.timed_marks import first_due
 from delaymq.protocol.codes import RequestCode
 from delaymq.protocol.command import FLAG_ONEWAY, Command
+from delaymq.protocol.credential_fields import ACCESS_KEY, SIGNATURE
 from delaymq.protocol.errors import RequestError
 from delaymq.protocol.headers import (
     EndTransactionRequestHeader,
     SendMessageRequestHeader,
     SendMessageRequestHeaderV2,
 )
+from delaymq.protocol.signatures import Signer
 from delaymq.schedule.timeline import TIMELINE_QUEUE
 from delaymq.store.plain_runs import Sent
 
@@ -71,6 +73,9 @@ Delays = tuple[tuple[int, ...], Mapping[str, Any], int, int, int]
 """Delay of each level in ms, topics whose delayed messages need rules, maximum size of the body of one that needs none,
 with a level and with a due time, and the longest delay until a due time in ms (-1: all of them need rules)."""
 
+PlainSigner = tuple[str, bytes, Collection[str]]
+"""Access key and secret key of the account that has to sign the requests, and the topics to which it may send."""
+
 
 class _Delay(NamedTuple):
     """Where a delayed message is stored until it is due."""
@@ -90,20 +95,20 @@ class SendEncoder:
         own_prefix: str,
         closed: Collection[str],
         retry_prefix: str,
-        names: tuple[str, str],
+        names: tuple[str, str, str, str],
         transactions: Rules,
         delays: DelayRules,
     ) -> None:
         """`ruled`: names of properties that need rules of the broker, as do those that start with `own_prefix`.
 
         `closed`: topics that need rules, as do those that start with `retry_prefix`. `names` are those of the
-        properties that the broker removes and sets.
+        properties that the broker removes and sets, and of the only default topic of signed sends.
         """
         self._ruled = frozenset(ruled)
         self._own_prefix = own_prefix
         self._closed = frozenset(closed)
         self._retry_prefix = retry_prefix
-        self._wait, self._cluster = names
+        self._wait, self._cluster, self._account, self._default_topic = names
         self._half_topic, self._op_topic, names_of_half, ruled_in_half, *marks, self._max_half = transactions
         self._prepared, self._group, self._real_topic, self._real_queue_id = names_of_half
         self._ruled_in_half = self._ruled.union(ruled_in_half) - {self._prepared}
@@ -126,6 +131,7 @@ class SendEncoder:
         waits: bool,
         halves: tuple[int, Sequence[Any], int],
         delays: Delays,
+        signer: PlainSigner | None,
         queues: Mapping[tuple[str, int], Any],
         physical_offset: int,
         store_ms: int,
@@ -139,7 +145,8 @@ class SendEncoder:
         `topics` maps names to configurations, `queues` maps topic and queue id to queues with a `max_number`. `waits`:
         all responses wait, so messages that request none of this are left to their processor. `halves` are the maximum
         size of a half message's body (-1: there may be none), the chunks of pending half messages, and the time in ms.
-        `delays` decide about delayed messages. `log` is the open segment, which begins at `log_base`.
+        `delays` decide about delayed messages. `signer`: requests need its signature, and otherwise must have none.
+        `log` is the open segment, which begins at `log_base`.
         """
         written = Written(queues, physical_offset, store_ms, room_bytes)
         max_half_body_bytes, chunks, now_ms = halves
@@ -148,17 +155,24 @@ class SendEncoder:
         read = 0
         while frame := frame_at(data, read):
             command = usual_command(frame) if len(born_host) == len(store_host) == IPV4_HOST_BYTES else None
-            if command is None:
+            if command is None or not _is_signed(command, signer):
                 break
             if command.code == RequestCode.END_TRANSACTION:
                 ends = self._ends(command, written, chunks, log, log_base, topics)
-                if ends is None or not self._end(*ends, written, now_ms, store_host, max_record_bytes):
+                if ends is None or not _may_send(signer, ends[1].get(self._real_topic, "")):
+                    break
+                if not self._end(*ends, written, now_ms, store_host, max_record_bytes):
                     break
             else:
                 limits = max_body_bytes, max_half_body_bytes, max_record_bytes
                 hosts = born_host, store_host
-                if not self._send(command, written, topics, hosts, cluster, answer, waits, limits, now_ms, delays):
+                if signer is not None and command.fields.get("c") != self._default_topic:
                     break
+                if not self._send(
+                    command, written, topics, hosts, cluster, answer, waits, limits, now_ms, delays, signer
+                ):
+                    break
+                written.body_bytes += len(command.body)
             read += 4 + len(frame)
         return written.sent(read)
 
@@ -174,10 +188,11 @@ class SendEncoder:
         limits: tuple[int, int, int],
         now_ms: int,
         delays: Delays,
+        signer: PlainSigner | None,
     ) -> bool:
         max_body_bytes, max_half_body_bytes, max_record_bytes = limits
         header = self._plain_send(command, topics, max_body_bytes)
-        if header is None:
+        if header is None or not _may_send(signer, header.topic):
             return False
         topic, properties, most = header.topic, parse_properties(header.properties or ""), MAX_PROPERTIES_BYTES
         transaction = header.sys_flag & TRANSACTION_MASK
@@ -201,12 +216,8 @@ class SendEncoder:
             properties |= {} if wait is None else {self._wait: wait}
             properties |= {self._out_ms: str(delay.due_ms)} if delay is not None and is_timed else {}
             properties |= {self._real_topic: topic, self._real_queue_id: str(header.queue_id)}
-        if delay is not None:
-            number = written.next_number(stored_topic, queue_id)
-            if number is None:
-                return False
-            due = format_due(delay.due_ms, queue_id, number)
-            properties[self._due] = first_due(delay.due_ms).at(written.start + written.at) if is_timed else due
+        if delay is not None and not self._state_due(properties, delay, written, signer):
+            return False
         raw = encode_properties(properties)
         if len(properties) > MAX_PAIRS or len(raw) > most:
             return False
@@ -230,6 +241,20 @@ class SendEncoder:
             if is_timed and (key := properties.get(UNIQUE_KEY)):
                 handle = f"v1 {topic} {answer[-1]} {delay.due_ms} {key}"
         written.responses.append(response_of(answer, offset, header.queue_id, number, command.opaque, handle))
+        return True
+
+    def _state_due(
+        self, properties: dict[str, str], delay: _Delay, written: Written, signer: PlainSigner | None
+    ) -> bool:
+        """Add due time and account to the properties of a message; False if its queue does not exist."""
+        number = written.next_number(delay.topic, delay.queue_id)
+        if number is None:
+            return False
+        account = {} if signer is None else {self._account: signer[0]}
+        if delay.topic == self._timer_topic:
+            properties |= account | {self._due: first_due(delay.due_ms).at(written.start + written.at)}
+        else:
+            properties |= {self._due: format_due(delay.due_ms, delay.queue_id, number)} | account
         return True
 
     def _is_half(self, properties: Mapping[str, str]) -> bool:
@@ -385,6 +410,22 @@ class SendEncoder:
         written.read_bytes += half.size
         written.steps.append((added[-1][0], place, outcome, ""))
         return True
+
+
+def _is_signed(command: Command, signer: PlainSigner | None) -> bool:
+    """Return whether a request has a valid signature, which is then removed; without a signer, whether it has none."""
+    fields = command.fields
+    if signer is None:
+        return ACCESS_KEY not in fields and SIGNATURE not in fields
+    access_key, secret_key, _ = signer
+    if fields.get(ACCESS_KEY) != access_key or not Signer(secret_key.decode()).signed(fields, command.body):
+        return False
+    del fields[ACCESS_KEY], fields[SIGNATURE]
+    return True
+
+
+def _may_send(signer: PlainSigner | None, topic: str) -> bool:
+    return signer is None or topic in signer[2]
 
 
 def _half_at(log: bytes, at: int) -> Record | None:

@@ -14,6 +14,7 @@ from delaymq.protocol.errors import ProtocolError
 
 from delaymq_testing.broker.batches import random_batch, random_properties
 from delaymq_testing.broker.harness import START_MS
+from delaymq_testing.broker.plain_sends.signing import Keys, signed
 
 TOPICS = ("Orders", "Orders", "Orders", "Bills", "Bills", "t" * 127)
 RARE_TOPICS = ("Unknown", "%RETRY%readers", "%DLQ%readers", "TBW102", "größe", "", "x" * 128, *CLOSED_TO_CLIENTS)
@@ -115,7 +116,7 @@ _ENDING = (
     "producerGroup|tranStateTableOffset|commitLogOffset|commitOrRollback|msgId|fromTransactionCheck|transactionId"
     "|bname|topic"
 )
-_FIELD = rf'"(?:[a-n]|{_ENDING})":{_STRING}'
+_FIELD = rf'"(?:[a-n]|{_ENDING}|AccessKey|Signature)":{_STRING}'
 _MEMBER = (
     rf'"(?:code|flag|opaque|version)":{INTEGER}|"(?:language|serializeTypeCurrentRPC)":{_STRING}'
     rf'|"extFields":\{{{_FIELD}(?:,{_FIELD})*\}}'
@@ -131,11 +132,15 @@ def encoder_arguments(
     *,
     halves: Any = (-1, [], 0),
     delays: Any = ((), {}, 0, 0, -1),
+    signer: Any = None,
     log: Any = b"",
     end: int = 0,
 ) -> tuple[Any, ...]:
     """Return arguments of `SendEncoder.encode` for a log that begins at 0 and ends at `end`, with small limits."""
-    return (data, topics, HOST, HOST, 100, "c", ANSWER, False, halves, delays, queues, end, 0, 1_000, 1 << 20, log, 0)
+    return (
+        data, topics, HOST, HOST, 100, "c", ANSWER, False, halves, delays, signer, queues, end, 0, 1_000, 1 << 20, log,
+        0,
+    )  # fmt: skip
 
 
 def send_fields_of(chance: Random, topics: tuple[str, ...] = TOPICS, unusual: float = 0.05) -> dict[str, str | None]:
@@ -177,8 +182,13 @@ def half_fields_of(
     return fields
 
 
-def end_frame(chance: Random, opaque: int, half: tuple[int, int, str], unusual: float = 0.05) -> bytes:
-    """A frame of the end of a transaction; `half` are queue offset, physical offset and group of its half message."""
+def end_frame(
+    chance: Random, opaque: int, half: tuple[int, int, str], unusual: float = 0.05, keys: Keys | None = None
+) -> bytes:
+    """A frame of the end of a transaction; `half` are queue offset, physical offset and group of its half message.
+
+    `keys`: the account that signs it.
+    """
     number, place, group = half
     fields: dict[str, str | None] = {
         "producerGroup": group, "tranStateTableOffset": str(number), "commitLogOffset": str(place),
@@ -196,6 +206,7 @@ def end_frame(chance: Random, opaque: int, half: tuple[int, int, str], unusual: 
         del fields[chance.choice([*fields])]
     if chance.random() < unusual:
         changes |= chance.choice([{"flag": 0}, {"flag": 3}, {"remark": "r"}, {"code": 323}, {"code": 310, "flag": 0}])
+    fields = signed(chance, fields, b"", keys, unusual)
     if chance.random() < 0.3 and None not in fields.values() and changes["flag"] == 2:
         texts = {name: value or "" for name, value in fields.items()}
         return encode_command(Command(RequestCode.END_TRANSACTION, opaque, 2, fields=texts))
@@ -222,9 +233,10 @@ def random_body(chance: Random) -> bytes:
     return chance.randbytes(chance.choice([0, 1, 20, 100, 100, 1_024, 1_024, chance.randrange(5_000)]))
 
 
-def random_frame(chance: Random, opaque: int, unusual: float = 0.05) -> bytes:
-    """A frame of a send, occasionally of another request."""
-    fields, body = send_fields_of(chance, unusual=unusual), random_body(chance)
+def random_frame(chance: Random, opaque: int, unusual: float = 0.05, keys: Keys | None = None) -> bytes:
+    """A frame of a send, occasionally of another request; `keys`: the account that signs it."""
+    body = random_body(chance)
+    fields = signed(chance, send_fields_of(chance, unusual=unusual), body, keys, unusual)
     if chance.random() >= unusual:
         if chance.random() < 0.3 and None not in fields.values():
             texts = {name: (value or "").encode(errors="replace").decode() for name, value in fields.items()}

@@ -77,6 +77,11 @@ class DelayLimits:
             self._reject(_Limited("account", account, of_account, pending), record, topic, before, size)
         return Totals(before.messages + 1, before.bytes + size)
 
+    def is_unchecked(self, account: str) -> bool:
+        """Return whether nothing is checked because of an account: it has no limits, and a number in the index."""
+        has_limits = account in self.settings.accounts
+        return not account or (not has_limits and self._timeline.partitions.has_account(account))
+
     def check_delay(self, topic: str, delay_ms: int) -> None:
         """Raise IllegalMessageError if the delay of a message is longer than its topic allows."""
         max_s = self.settings.of_topic(topic).max_delay_seconds
