@@ -22,12 +22,14 @@ from delaymq.client import (
 )
 from delaymq.client.core.routes import QueueRound
 from delaymq.client.producer import plain_sends
-from delaymq.client.producer.plain_sends import plain_request
-from delaymq.client.sending import requests
+from delaymq.client.producer.plain_sends import batch_request, plain_request
+from delaymq.client.sending import batches, requests
 from delaymq.client.sending.outgoing import Outgoing
 from delaymq.client.sending.properties import plain_text
 from delaymq.client.sending.requests import send_result
 from delaymq.message.errors import IllegalMessageError
+from delaymq.message.ids import UniqueIds
+from delaymq.protocol.batch import decode_batch
 from delaymq.protocol.bodies import MessageQueue
 from delaymq.protocol.codes import RequestCode
 from delaymq.protocol.command import Command, Response, decode_command, encode_command
@@ -60,6 +62,10 @@ def test_frame_is_that_of_the_usual_request(
     command = Outgoing(topic, message_id, "", body, text).request(group, queue, 4)
     command.opaque = 77
     assert plain_request(group, queue, 4).frame(message_id, 77, body) == encode_command(command)
+    for properties in ("WAIT\x01true", "WAIT\x01false"):
+        command = Outgoing(topic, message_id, "", body, properties, is_batch=True).request(group, queue, 4)
+        command.opaque = 77
+        assert batch_request(group, queue, 4, properties).frame("", 77, body) == encode_command(command)
 
 
 def _result(answer: Command) -> SendResult | str:
@@ -95,11 +101,14 @@ class Life:
         self.brokers = FakeBroker("broker-a"), FakeBroker("broker-b")
         for broker in self.brokers:
             broker.scripts[RequestCode.SEND_MESSAGE_V2] = self._answers_of(broker)
-        self.sent: list[tuple[str, str, bytes]] = []
+            broker.scripts[RequestCode.SEND_BATCH_MESSAGE] = self._answers_of(broker)
+        self.sent: list[tuple[int, str, str, object]] = []
 
     def _answers_of(self, broker: FakeBroker) -> Callable[[Command], Response | None]:
         def answer(command: Command) -> Response | None:
-            self.sent.append((broker.name, command.fields["e"], command.body))
+            is_batch = command.code == RequestCode.SEND_BATCH_MESSAGE
+            bodies = [each.body for each in decode_batch(command.body)] if is_batch else [command.body]
+            self.sent.append((command.code, broker.name, command.fields["e"], bodies))
             kind = self._chance.choice(["usual"] * 5 + ["code"] * 3 + ["status", "fields", "end", "none"])
             fields = FIELDS | {"queueId": command.fields["e"]}
             if kind == "code":
@@ -124,7 +133,11 @@ class Life:
             found: list[object] = []
             for number in range(14):
                 try:
-                    result = await producer.send(Message(topic="T", body=b"%d" % number))
+                    message = Message(topic="T", body=b"%d" % number)
+                    if number % 3 == 2:
+                        result = await producer.send_batch([message, message])
+                    else:
+                        result = await producer.send(message)
                     found.append((result.status, result.offset_message_id, result.queue, result.queue_offset))
                 except ClientError as error:
                     text = re.sub(r":\d+|\d+ ms", "…", str(error))
@@ -149,14 +162,15 @@ def test_attempts_and_errors_are_those_of_the_usual_path(retries: int, retry_uns
 def _taken(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Return a list that receives, for each send, whether it left the usual path."""
     taken: list[bool] = []
-    send = plain_sends.PlainSends.send
+    for name in ("of_message", "of_batch"):
+        usual = getattr(plain_sends.PlainSends, name)
 
-    async def counted(lane: Any, message: Message) -> SendResult | None:
-        result = await send(lane, message)
-        taken.append(result is not None)
-        return result
+        def counted(lane: Any, content: Any, usual: Any = usual) -> Any:
+            attempt = usual(lane, content)
+            taken.append(attempt is not None)
+            return attempt
 
-    monkeypatch.setattr(plain_sends.PlainSends, "send", counted)
+        monkeypatch.setattr(plain_sends.PlainSends, name, counted)
     return taken
 
 
@@ -180,6 +194,66 @@ def test_other_messages_take_the_usual_path(monkeypatch: pytest.MonkeyPatch, cha
         assert len(broker.sent()) == 3
 
     run(scenario)
+
+
+def test_batches_take_the_short_path_unless_they_need_rules(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken = _taken(monkeypatch)
+    sent = (
+        [MESSAGE], [MESSAGE, MESSAGE], [Message(topic="T", body=b"x", wait_stored=False)],
+        [MESSAGE, Message(topic="T", body=bytes(9_000), keys=("k",))], [Message(topic="T", body=b"x", delay="1s")],
+    )  # fmt: skip
+
+    async def scenario() -> None:
+        broker = FakeBroker()
+        broker.settings += "httpPort=8080\ntimerMaxDelaySec=1000\n"
+        async with running(broker) as (client, _), Producer(client) as producer:
+            for batch in sent:
+                result = await producer.send_batch(batch)
+                assert result.message_id.count(",") == len(batch) - 1
+            await producer.send_batch([MESSAGE], ordering_key="k")
+            await producer.send_batch([MESSAGE], timeout_ms=1_000)
+        assert taken == [False, True, True, True, False]
+        assert len(broker.sent()) == 7
+
+    run(scenario)
+
+
+def _batch(chance: Random) -> list[Message]:
+    """Messages that are nearly all alike."""
+    usual: dict[str, Any] = {"topic": "T", "wait_stored": chance.random() < 0.8, "flag": chance.choice([0, 0, -7])}
+    rare: list[dict[str, Any]] = [
+        {"tags": "A"}, {"keys": ("k", "ö")}, {"properties": {"p": "q"}}, {"flag": 2**31 - 1}, {"delay": "1s"},
+        {"at": datetime(2100, 1, 1, tzinfo=UTC)}, {"topic": "U"}, {"wait_stored": False}, {"delay_level": 1},
+        {"properties": {"WAIT": "x"}},
+    ]  # fmt: skip
+    return [
+        Message(
+            **usual | {"body": chance.randbytes(chance.choice([0, 5, 5, 5, 1_000]))}
+            | (chance.choice(rare) if chance.random() < 0.05 else {})
+        )
+        for _ in range(chance.randrange(9))
+    ]  # fmt: skip
+
+
+def test_body_of_a_batch_is_that_of_the_usual_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    chance, ids = Random(SEED), UniqueIds(address="::1")
+    taken, plain_body = [], batches._plain_body
+
+    def outcome(batch: list[Message], message_ids: list[str]) -> object:
+        try:
+            return batches.batch_body(batch, message_ids)
+        except IllegalMessageError as error:
+            return str(error)
+
+    for _ in range(ANSWERS):
+        batch = _batch(chance)
+        message_ids = ids.next_ones(len(batch))
+        found = outcome(batch, message_ids)
+        taken.append(bool(batch) and plain_body(batch, message_ids) is not None)
+        with monkeypatch.context() as patched:
+            patched.setattr(batches, "_plain_body", lambda *_: None)
+            assert outcome(batch, message_ids) == found
+    assert ANSWERS / 10 < sum(taken) < ANSWERS
 
 
 def test_sends_that_have_to_wait_take_the_usual_path(monkeypatch: pytest.MonkeyPatch) -> None:

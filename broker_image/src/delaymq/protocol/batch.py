@@ -76,9 +76,19 @@ def encode_batch(messages: Iterable[tuple[int, bytes, bytes]]) -> bytes:
     for flag, body, properties in messages:
         if len(properties) > MAX_PROPERTIES_BYTES:
             raise ValueError(f"{len(properties)} bytes of properties, the maximum is {MAX_PROPERTIES_BYTES}")
-        head = _pack_head(22 + len(body) + len(properties), 0, 0, flag, len(body))
-        pieces += (head, body, _pack_properties_length(len(properties)), properties)
+        head = entry_head(flag, len(body), len(properties))
+        pieces += (head, body, properties_length(len(properties)), properties)
     return b"".join(pieces)
+
+
+def entry_head(flag: int, body_bytes: int, properties_bytes: int) -> bytes:
+    """Return the part of a message that precedes its body."""
+    return _pack_head(22 + body_bytes + properties_bytes, 0, 0, flag, body_bytes)
+
+
+def properties_length(properties_bytes: int) -> bytes:
+    """Return the part of a message between body and properties."""
+    return _pack_properties_length(properties_bytes)
 
 
 def _illegal(problem: str) -> RequestError:

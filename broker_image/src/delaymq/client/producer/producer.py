@@ -141,8 +141,9 @@ class Producer:
         self._check(queue, ordering_key)
         is_usual = delay is None and at is None and queue is None and ordering_key is None and timeout_ms is None
         if is_usual and self._plain is not None:
-            result = await self._plain.send(message)
-            if result is not None:
+            attempt = self._plain.of_message(message)
+            if attempt is not None:
+                result = await self._plain.make(attempt)
                 self._log_sent(result, message.topic, "")
                 return result
         outgoing = await outgoing_message(message, self._client.unique_ids, self.options, delay=delay, at=at)
@@ -314,6 +315,12 @@ class Producer:
         """
         self._check(queue, ordering_key)
         outgoing = outgoing_batch(messages, self._client.unique_ids, self.options)
+        if self._plain is not None and queue is None and ordering_key is None and timeout_ms is None:
+            attempt = self._plain.of_batch(outgoing)
+            if attempt is not None:
+                result = await self._plain.make(attempt)
+                self._log_sent(result, outgoing.topic, outgoing.keys)
+                return result
         return await self._send(outgoing, queue, ordering_key, timeout_ms)
 
     async def send_oneway(
