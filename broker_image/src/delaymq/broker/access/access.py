@@ -158,7 +158,7 @@ class Access:
             or (usage is not None and usage.quotas is not None)
             or account.entry.certificate_only
             or account.entry.require_second_signature
-            or session.certificate_name
+            or (self._certificate_accounts and session.certificate_name)
             or _admits(account.white_list, session)
         ):
             return None
