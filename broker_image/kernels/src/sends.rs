@@ -130,8 +130,8 @@ impl SendEncoder {
     ///
     /// `topics` maps names to configurations, `queues` maps topic and queue id to queues with a `max_number`. `waits`:
     /// all responses wait, so messages that request none of this are left to Python. `halves` are the maximum size of a
-    /// half message's body (-1: there may be none), the chunks of pending half messages, and the time in ms. `delays`
-    /// decide about delayed messages. `signer`: requests need its signature, and otherwise must have none. `log` is the
+    /// half message's body (-1: there may be none), the chunks of pending half messages, the time in ms, and the physical
+    /// offset at which the half messages that may be ended end. `delays` decide about delayed messages. `signer`: requests need its signature, and otherwise must have none. `log` is the
     /// open segment, which begins at `log_base`.
     #[allow(clippy::too_many_arguments)]
     fn encode<'py>(
@@ -145,7 +145,7 @@ impl SendEncoder {
         cluster: &str,
         answer: Answer,
         waits: bool,
-        halves: (i64, Bound<'py, PyList>, i64),
+        halves: (i64, Bound<'py, PyList>, i64, i64),
         delays: Delays<'py>,
         signer: Option<Signer<'py>>,
         queues: &Bound<'py, PyDict>,
@@ -166,6 +166,7 @@ impl SendEncoder {
             max_half_body_bytes: halves.0,
             pending: &halves.1,
             now_ms: halves.2,
+            halves_end: halves.3,
             delays,
             signer: signer.as_ref(),
             log,
@@ -300,6 +301,7 @@ pub struct Writer<'a, 'py> {
     pub max_half_body_bytes: i64,
     pub pending: &'a Bound<'py, PyList>,
     pub now_ms: i64,
+    pub halves_end: i64,
     pub delays: Delays<'py>,
     pub signer: Option<&'a Signer<'py>>,
     pub log: &'a Bound<'py, PyAny>,

@@ -200,7 +200,8 @@ impl Writer<'_, '_> {
     /// limit of what a call reads.
     fn half_at(&mut self, place: i64) -> Option<Vec<u8>> {
         let start = usize::try_from(place.checked_sub(self.log_base)?).ok()?;
-        let end = usize::try_from(self.physical_offset.checked_sub(self.log_base)?).ok()?;
+        let end = self.physical_offset.min(self.halves_end);
+        let end = usize::try_from(end.checked_sub(self.log_base)?).ok()?;
         if self.mapped.is_none() {
             self.mapped = PyBuffer::get(self.log).ok();
         }

@@ -42,7 +42,7 @@ RULES = (
 )  # fmt: skip
 TIMED = "TIMER_DELAY_MS\x011000"
 REQUESTS = ("DELAY\x011", TIMED)
-NO_HALVES: tuple[int, list[Any], int] = (-1, [], 0)
+NO_HALVES: tuple[int, list[Any]] = (-1, [])
 DELAYS: tuple[Any, ...] = ((1_000, 5_000), {}, 4 << 20, 4 << 20, 10**9)
 
 
@@ -70,7 +70,7 @@ def encoding(chance: Random, data: bytes, keys: Keys | None) -> tuple[Any, ...]:
     topics, queues = tables(chance)
     host = chance.choice([HOST] * 30 + [bytes(20), b""])
     now_ms = chance.choice([START_MS] * 9 + [0, -1_001, 10**16 - 1_001, 2**63 - 1])
-    halves = *NO_HALVES[:2], now_ms
+    halves = *NO_HALVES, now_ms, 0
     permitted = set(topics) - set(chance.sample([*topics], chance.choice([0, 0, 3])))
     signer = None if keys is None else (keys.access_key, keys.secret_key.encode(), permitted)
     delays = (

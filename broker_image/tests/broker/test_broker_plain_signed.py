@@ -12,6 +12,7 @@ import pytest
 from delaymq.access.accounts import MAX_KNOWN_TOPICS, Entry, prepare
 from delaymq.api_types.delay_settings import AccountDelaySettings
 from delaymq.message import names
+from delaymq.server.requests.client_session import ClientSession
 from delaymq.store.reader import StoreReader
 from delaymq_testing.broker.plain_sends.lanes import World, answers, counted, fixed, is_sound, pieces
 from delaymq_testing.broker.plain_sends.sends import (
@@ -183,6 +184,62 @@ def test_signed_streams_have_the_effects_of_single_requests(
             assert files[0] == files[1]
 
     run(scenario)
+
+
+@pytest.mark.parametrize("metadata", ["all", "own"])
+@pytest.mark.parametrize("waits_for", ["replicas", "disk"])
+def test_ends_of_unconfirmed_half_messages_have_the_effects_of_single_requests(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, waits_for: str, metadata: str
+) -> None:
+    changes = {"acl_metadata": metadata} | ({"flush_disk_type": "SYNC_FLUSH"} if waits_for == "disk" else {})
+    body = b"body"
+
+    async def scenario() -> None:
+        with fixed(monkeypatch):
+            both = [Guarded(tmp_path / str(has), has_lane=has, **changes) for has in (True, False)]
+            for guarded in both:
+                chance = Random(1)
+                half = half_fields_of(chance, ("Orders",), 0) | {"i": "TRAN_MSG\x01true\x02PGROUP\x01producers"}
+                sent = java_frame(signed(chance, half, body, PRODUCERS, 0), 1, body)
+                store, places = guarded.broker.store, []
+                for round_number in range(3):
+                    if waits_for == "replicas" and round_number == 1:
+                        guarded.world.wait_for_replicas()
+                    guarded.world.producer.receive(sent)
+                    places.append((round_number, store.last_offset, "producers"))
+                    if round_number < 2 and (task := store.flush_task()) is not None:
+                        task.run()
+                        task.finish()
+                for place in places[1:]:
+                    for keys in (OPERATORS, PRODUCERS):
+                        guarded.world.producer.receive(end_frame(chance, 2, place, 0, keys))
+            outcomes = [guarded.outcome() for guarded in both]
+            for part in outcomes[0]:
+                assert outcomes[0][part] == outcomes[1][part], part
+            totals = both[0].broker.transactions.totals()
+            assert totals.pending == (2 if waits_for == "disk" else 1)
+            for guarded in both:
+                guarded.world.closed_files()
+
+    run(scenario)
+
+
+def test_sends_of_admitted_addresses_with_a_certificate_belong_to_its_account(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test(lane: Lane) -> None:
+        access, session = lane.guarded.broker.access, lane.guarded.world.connection.session
+        assert access is not None
+        assert isinstance(session, ClientSession)
+        lane.guarded.reload(RULES, white_list="10.0.0.2")
+        assert await lane.takes(send(2, None))
+        session._certificate_name = "producers"
+        assert await lane.takes(send(3, None))
+        access._certificate_accounts = True
+        assert not await lane.takes(send(4, None, i="DELAY\x011"))
+        assert lane.guarded.broker.delivery.timeline.partitions.of_account("producers").messages == 1
+
+    run_lane(tmp_path, monkeypatch, test)
 
 
 def send(number: int = 1, keys: Keys | None = PRODUCERS, body: bytes = b"body", **fields: str) -> bytes:

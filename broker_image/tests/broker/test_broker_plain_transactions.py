@@ -137,11 +137,12 @@ def encoding(chance: Random) -> tuple[Any, ...]:
             frames.append(end_frame(chance, opaque, chance.choice(known), unusual, keys))
         if chance.random() < 0.05:
             frames[-1] = damaged(frames[-1], chance)
+    end = base + chance.choice([len(log) + 9, len(log) + 9, len(log) + 9, len(log) // 2])
     given_log: Any = chance.choice([log, bytearray(log), memoryview(log)])
     return (
         b"".join(frames), topics, HOST, chance.choice([HOST] * 20 + [bytes(20)]), 4 << 20, "DefaultCluster", ANSWER,
         chance.choice([True, False]),
-        (chance.choice([4 << 20, 4 << 20, 1_000, -1]), chunks, START_MS + 9),
+        (chance.choice([4 << 20, 4 << 20, 1_000, -1]), chunks, START_MS + 9, end),
         ((1_000,), {}, 4 << 20, 4 << 20, 10**9), signer, queues,
         base + max(len(log) + chance.choice([0, 0, 0, -100, 50]), 0), START_MS,
         chance.choice([4 << 20, 4 << 20, 900, 200]), chance.choice([1 << 30, 1 << 30, 3_000, 1_400]), given_log, base,
@@ -183,7 +184,7 @@ def test_compiled_encoder_returns_what_its_twin_returns_for_transactions() -> No
 def test_compiled_encoder_ends_nothing_with_unusable_tables(chunks: list[Any], log: Any) -> None:
     data = end_frame(Random(1), 1, (1, 100, "producers"), 0)
     queues = {(names.OP_HALF_TOPIC, 0): Queue(0)}
-    given = encoder_arguments(data, {}, queues, halves=(100, chunks, 0), log=log, end=300)
+    given = encoder_arguments(data, {}, queues, halves=(100, chunks, 0, 300), log=log, end=300)
     assert kernels.compiled("SendEncoder")(*RULES).encode(*given) == (0, 0, b"", b"", [], [], b"", [], [], 0)
 
 

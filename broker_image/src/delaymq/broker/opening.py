@@ -86,6 +86,7 @@ def _access(rules: Rules, config: BrokerConfig, records: StoredRecords, now_ms: 
         rules,
         now_ms,
         topic_at=records.topic_at,
+        producers_topic_at=records.producers_topic_at,
         reply_topic=names.reply_topic(config.broker_cluster_name),
         admin_needs_tls=config.acl_admin_needs_tls,
         own_metadata=config.acl_metadata == OWN_METADATA,

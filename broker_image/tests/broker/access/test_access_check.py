@@ -222,6 +222,25 @@ def test_record_is_authorized_by_its_real_topic(guarded: Guarded) -> None:
     assert guarded.refusal(33, {"offset": offsets["Other"]}, key="operators") == ""
 
 
+def test_end_of_a_transaction_that_replicas_do_not_have_is_authorized_by_its_topic(guarded: Guarded) -> None:
+    broker = guarded.broker
+    broker.replicate(waits=True)
+    broker.set_replicated(0)
+    at, half = broker.store.end_offset, send_fields("Other", {"TRAN_MSG": "true", "PGROUP": "p"}) | {"f": 4}
+    guarded.ask(310, half, b"x", key="operators")
+    fields = {
+        "commitLogOffset": at,
+        "tranStateTableOffset": 0,
+        "producerGroup": "p",
+        "commitOrRollback": 12,
+        "msgId": "m",
+    }
+    assert guarded.refusal(37, fields) == MISSING + "topic:Other"
+    assert broker.transactions.totals().pending == 1
+    assert guarded.refusal(37, fields, key="operators") == ""
+    assert broker.transactions.totals().rolled_back == 1
+
+
 @pytest.mark.parametrize("text", [" 0", "0 ", "+0", "0.0", "0x0", "٣", "1e0", "9" * 30, "-", ""])
 def test_ambiguous_offset_is_rejected(guarded: Guarded, text: str) -> None:
     for code, name in ((33, "offset"), (36, "offset"), (37, "commitLogOffset")):

@@ -48,6 +48,7 @@ class Access:
         now_ms: Callable[[], int],
         *,
         topic_at: TopicAt,
+        producers_topic_at: TopicAt | None = None,
         reply_topic: str,
         admin_needs_tls: bool = False,
         own_metadata: bool = False,
@@ -56,11 +57,12 @@ class Access:
     ) -> None:
         """Create the check for the given rules.
 
-        `topic_at` returns the topic of the record at a physical offset; `reply_topic` is that of the cluster. With
-        `admin_needs_tls`, administrative requests need TLS, a peer on loopback, or the second signature. With
-        `own_metadata`, accounts receive no metadata of topics and groups for which they have no permission. With
-        `certificate_accounts`, unsigned requests are those of the account that the client's certificate names.
-        `max_silence_s` is the lifetime of a challenge that no signed request renews.
+        `topic_at` returns the topic of the record at a physical offset, `producers_topic_at` of one whose transaction a
+        producer may end (None: the same); `reply_topic` is that of the cluster. With `admin_needs_tls`, administrative
+        requests need TLS, a peer on loopback, or the second signature. With `own_metadata`, accounts receive no
+        metadata of topics and groups for which they have no permission. With `certificate_accounts`, unsigned requests
+        are those of the account that the client's certificate names. `max_silence_s` is the lifetime of a challenge
+        that no signed request renews.
         """
         self.rules = rules
         self.channels = Channels(max_silence_s)
@@ -72,6 +74,7 @@ class Access:
         self.usages = AccountUsages(now_ms)
         """What each account uses."""
         self._topic_at = topic_at
+        self._producers_topic_at = producers_topic_at or topic_at
         self._reply_topic = reply_topic
         self._own_metadata = own_metadata
         self._requirements = WITH_OWN_METADATA if own_metadata else REQUIREMENTS
@@ -141,8 +144,9 @@ class Access:
                 account.permitted_send(command.fields.get("b", ""))
 
     def admits(self, session: Session) -> bool:
-        """Return whether the global white list admits all requests of a connection."""
-        return _admits(self.rules.white_list, session)
+        """Return whether the global white list admits all requests of a connection, and none of them has an account."""
+        may_be_named = self._certificate_accounts and session.certificate_name
+        return not may_be_named and _admits(self.rules.white_list, session)
 
     def signer(self, session: Session) -> Account | None:
         """Return the account of a connection's last request if `check` would admit further sends to `Account.sends`.
@@ -315,8 +319,10 @@ class Access:
             return
         if requirement.resources is None or (account.admin and (requirement.own or not account.permissions)):
             return
-        records = RecordTopics(self._topic_at) if self._own_metadata and not sees_all(account) else None
-        needed = requirement.resources(command, records or self._topic_at)
+        # What an end of a transaction refers to must be found here if its processor finds it.
+        topic_at = self._producers_topic_at if command.code == RequestCode.END_TRANSACTION else self._topic_at
+        records = RecordTopics(topic_at) if self._own_metadata and not sees_all(account) else None
+        needed = requirement.resources(command, records or topic_at)
         for resource, permission in needed:
             if is_missing(resource) or not owned(account, resource, self._reply_topic) & permission:
                 if (names.TRACE_TOPIC, PUB) in needed:

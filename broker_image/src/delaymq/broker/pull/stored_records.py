@@ -29,9 +29,13 @@ class StoredRecords:
 
     def producers_head_at(self, physical_offset: int) -> ReferencedHead | None:
         """Return the same, also for a record that replicas do not have: its producer may have a response already."""
+        return self._head_before(self.producers_end, physical_offset)
+
+    @property
+    def producers_end(self) -> int:
+        """Physical offset at which the records that producers may refer to end."""
         store = self._store
-        end = store.flushed_offset if store.options.sync_flush else store.end_offset
-        return self._head_before(end, physical_offset)
+        return store.flushed_offset if store.options.sync_flush else store.end_offset
 
     def _head_before(self, end: int, physical_offset: int) -> ReferencedHead | None:
         if not self._store.min_offset <= physical_offset < end:
@@ -55,7 +59,13 @@ class StoredRecords:
 
         For a record that is pending in a system topic, this is its own topic.
         """
-        head = self.head_at(physical_offset)
+        return self._topic_of(self.head_at(physical_offset))
+
+    def producers_topic_at(self, physical_offset: int) -> str | None:
+        """Return the same for the record that `producers_head_at` returns."""
+        return self._topic_of(self.producers_head_at(physical_offset))
+
+    def _topic_of(self, head: ReferencedHead | None) -> str | None:
         if head is None:
             return None
         if head.topic in names.INTERNAL_TOPICS:

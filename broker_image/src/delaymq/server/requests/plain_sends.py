@@ -155,7 +155,8 @@ class PlainSends:
         transactions = broker.transactions
         if transactions.settings is not self._settings:
             self._settings, self._max_half_body_bytes = transactions.settings, transactions.max_half_body_bytes
-        halves = self._max_half_body_bytes, transactions.ledger.pending.chunks, broker.now_ms()
+        pending, end = transactions.ledger.pending.chunks, broker.records.producers_end
+        halves = self._max_half_body_bytes, pending, broker.now_ms(), end
         delivery = broker.delivery
         ingress = delivery.ingress
         largest = ingress.max_unchecked_body_bytes, ingress.max_unchecked_timed_body_bytes

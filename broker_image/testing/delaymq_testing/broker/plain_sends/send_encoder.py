@@ -129,7 +129,7 @@ class SendEncoder:
         cluster: str,
         answer: Answer,
         waits: bool,
-        halves: tuple[int, Sequence[Any], int],
+        halves: tuple[int, Sequence[Any], int, int],
         delays: Delays,
         signer: PlainSigner | None,
         queues: Mapping[tuple[str, int], Any],
@@ -144,13 +144,14 @@ class SendEncoder:
 
         `topics` maps names to configurations, `queues` maps topic and queue id to queues with a `max_number`. `waits`:
         all responses wait, so messages that request none of this are left to their processor. `halves` are the maximum
-        size of a half message's body (-1: there may be none), the chunks of pending half messages, and the time in ms.
+        size of a half message's body (-1: there may be none), the chunks of pending half messages, the time in ms, and
+        the physical offset at which the half messages that may be ended end.
         `delays` decide about delayed messages. `signer`: requests need its signature, and otherwise must have none.
         `log` is the open segment, which begins at `log_base`.
         """
         written = Written(queues, physical_offset, store_ms, room_bytes)
-        max_half_body_bytes, chunks, now_ms = halves
-        written_bytes = physical_offset - log_base
+        max_half_body_bytes, chunks, now_ms, halves_end = halves
+        written_bytes = min(physical_offset, halves_end) - log_base
         log = bytes(log[:written_bytes]) if 0 <= written_bytes <= len(log) else b""
         read = 0
         while frame := frame_at(data, read):

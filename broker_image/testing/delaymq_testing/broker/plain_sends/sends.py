@@ -130,7 +130,7 @@ def encoder_arguments(
     topics: Any,
     queues: Any,
     *,
-    halves: Any = (-1, [], 0),
+    halves: Any = (-1, [], 0, 1 << 40),
     delays: Any = ((), {}, 0, 0, -1),
     signer: Any = None,
     log: Any = b"",
