@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from delaymq.access.accounts import MAX_KNOWN_TOPICS, Entry, prepare
 from delaymq.api_types.delay_settings import AccountDelaySettings
+from delaymq.broker.quotas.names import LOOP
 from delaymq.message import names
 from delaymq.server.requests.client_session import ClientSession
 from delaymq.store.reader import StoreReader
@@ -38,7 +39,8 @@ RULES = "defaultTopicPerm: PUB, topicPerms: [Bills=PUB|SUB]"
 OTHER_RULES: dict[str, str] = {
     "without a permission": "defaultTopicPerm: PUB, topicPerms: [Orders=SUB]",
     "without any permission": "defaultTopicPerm: DENY",
-    "with a quota": f"{RULES}, quotas: {{connections: 100}}",
+    "with quotas": f"{RULES}, quotas: {{connections: 100, sendRequestsPerSecond: 100000, eventLoopPercent: 50}}",
+    "with other quotas": f"{RULES}, quotas: {{requestsPerSecond: 100000, sendBytesPerSecond: 1000000000}}",
     "with another secret": f"{RULES}, secretKey: changed-secret",
     "with a second signature": f"{RULES}, requireSecondSignature: true",
     "with an admitted address": f"{RULES}, whiteRemoteAddress: 10.0.0.2",
@@ -66,6 +68,8 @@ class Guarded:
         settings = {"acl_enable": True, "acl_config_path": str(self._rules)}
         self.world = World(path, has_lane=has_lane, **settings | changes)
         self.broker = self.world.broker
+        assert self.broker.access is not None
+        self.broker.access.usages.clock = lambda: self.broker.now_ms() / 1_000
         self._read = 0
 
     def reload(self, text: str, white_list: str = "") -> None:
@@ -90,14 +94,21 @@ class Guarded:
         access, session = self.broker.access, self.world.connection.session
         assert access is not None
         usages = {
-            key: (each.requests, each.sends, each.send_bytes, each.refused, each.counts, each.loop_s > 0)
+            key: (each.requests, each.sends, each.send_bytes, each.refused, each.counts, each.loop_s > 0, each.delays)
             for key, each in access.usages.by_account.items()
         }
         partitions = self.broker.delivery.timeline.partitions
         pending = {key: partitions.of_account(key) for key in ("producers", "operators", "")}
         signer = getattr(session, "signer", None)
+        balances = {
+            (key, quota): bucket._balance
+            for key, each in access.usages.by_account.items()
+            for quota, bucket in each._buckets.items()
+            if quota != LOOP
+        }
         return self.world.outcome() | {
             "usages": usages,
+            "balances": balances,
             "rejections": access.refused,
             "pending by account": pending,
             "signer": (signer, self.world.connection.share),
@@ -254,6 +265,8 @@ class Lane:
     def __init__(self, path: Path, monkeypatch: pytest.MonkeyPatch, **changes: Any) -> None:
         self.counting = counted(monkeypatch)
         self.guarded = Guarded(path, **changes)
+        assert self.guarded.broker.access is not None
+        self.guarded.broker.access.usages.clock = lambda: 0.0
 
     async def open(self) -> None:
         for queue_id in ("0", "1", "2", "3"):
@@ -287,7 +300,6 @@ def run_lane(path: Path, monkeypatch: pytest.MonkeyPatch, test: LaneTest, **chan
     [
         ("without a permission", 1),
         ("without any permission", 1),
-        ("with a quota", 0),
         ("with another secret", 1),
         ("with a second signature", 1),
         ("with an admitted address", 0),
@@ -327,6 +339,31 @@ def test_rejected_sends_are_rejected_by_their_processor(
         assert not await lane.takes(frame, code=1)
         assert lane.guarded.broker.store.end_offset == end
         assert await lane.takes(send(2))
+
+    run_lane(tmp_path, monkeypatch, test)
+
+
+def test_sends_that_may_exceed_a_quota_are_left_to_their_processor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test(lane: Lane) -> None:
+        access = lane.guarded.broker.access
+        assert access is not None
+        lane.guarded.reload(f"{RULES}, quotas: {{sendBytesPerSecond: 2000}}")
+        assert not await lane.takes(send(2))
+        assert not await lane.takes(*[send(3)] * 8)
+        assert await lane.takes(send(7))
+        lane.guarded.reload(f"{RULES}, quotas: {{sendRequestsPerSecond: 20}}")
+        assert not await lane.takes(send(8))
+        assert await lane.takes(send(9))
+        assert not await lane.takes(*[send(10)] * 8)
+        assert await lane.takes(send(11))
+        assert not await lane.takes(*[send(12)] * 9)
+        usage = access.usages.by_account["producers"]
+        assert usage._buckets["sendRequestsPerSecond"]._balance == 0
+        assert usage.delays == {}
+        assert not await lane.takes(send(13))
+        assert usage.delays == {"sendRequestsPerSecond": 1}
 
     run_lane(tmp_path, monkeypatch, test)
 

@@ -151,15 +151,15 @@ class Access:
     def signer(self, session: Session) -> Account | None:
         """Return the account of a connection's last request if `check` would admit further sends to `Account.sends`.
 
-        They must be signed by the account's current secret key, and name no default topic but the usual one. None:
-        other rules apply, such as quotas.
+        They must be signed by the account's current secret key, name no default topic but the usual one, and exceed no
+        quota. None: other rules apply.
         """
         usage = session.usage
         account = None if usage is None else self.rules.accounts.get(usage.account)
         if (
             account is None
-            or account.quotas is not None
-            or (usage is not None and usage.quotas is not None)
+            or usage is None
+            or usage.quotas is not account.quotas
             or account.entry.certificate_only
             or account.entry.require_second_signature
             or (self._certificate_accounts and session.certificate_name)

@@ -39,6 +39,10 @@ class Bucket:
         self._balance = balance
         return -balance / rate if balance < 0.0 else 0.0
 
+    def has(self, amount: float) -> bool:
+        """Return whether `charge` would leave no debt, as of the last `debt_s`."""
+        return self._balance >= amount
+
     def charge(self, amount: float) -> float:
         """Take an amount, even if it is more than the balance; return the debt in seconds as of the last `debt_s`."""
         self._balance = balance = self._balance - amount

@@ -161,8 +161,19 @@ class AccountUsage:
             self._charge(session, code, size, self._for_others)
         self.requests += 1
 
+    def has_room(self, requests: int, size: int) -> bool:
+        """Return whether this many sends, with bodies of `size` bytes in all, would exceed no rate."""
+        if not self._for_sends:
+            return True
+        now = self._clock()
+        amounts = {_LATER: 0, _EACH: requests, _SIZE: size}
+        return all(not bucket.debt_s(now) and bucket.has(amounts[cost]) for _, bucket, cost in self._for_sends)
+
     def sent(self, sends: int, send_bytes: int, others: int) -> None:
-        """Count sends, the bytes of their bodies, and other requests, as `take` does for an account without quotas."""
+        """Count sends, the bytes of their bodies, and other requests, as `take` does, if there was room for them."""
+        amounts = {SEND_BYTES: send_bytes, SENDS: sends, REQUESTS: sends + others}
+        for quota, bucket, _ in self._for_sends:
+            bucket.charge(amounts.get(quota, 0))
         self.sends += sends
         self.send_bytes += send_bytes
         self.requests += sends + others

@@ -44,6 +44,8 @@ _STARTS: Final = b'{"code":310,', b'{"code":37,'
 called for other requests."""
 _ID, _QUEUE_ID, _QUEUE_OFFSET, _HANDLE, _OPAQUE = "<id>", "<queue>", "<offset>", "<handle>", 1_234_567_890
 _NOTHING: Final = (0, b"", 0)
+_MIN_SIGNED_BYTES: Final = 128
+"""Every signed request that the kernel takes is longer: the names and separators of its fields are."""
 _NO_BODIES: Final = -1, -1
 """Maximum sizes of bodies, so that all delayed messages need rules."""
 
@@ -146,7 +148,8 @@ class PlainSends:
         account, signer = "", None
         if broker.access is not None and not broker.access.admits(session):
             signing = broker.access.signer(session)
-            if signing is None:
+            requests, usage = len(data) // _MIN_SIGNED_BYTES + 1, session.usage
+            if signing is None or usage is None or not usage.has_room(requests, len(data)):
                 return _NOTHING
             account = signing.entry.access_key
             signer = account, signing.entry.secret_key.encode(errors="replace"), signing.sends
