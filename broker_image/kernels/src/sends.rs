@@ -131,8 +131,8 @@ impl SendEncoder {
     /// `topics` maps names to configurations, `queues` maps topic and queue id to queues with a `max_number`. `waits`:
     /// all responses wait, so messages that request none of this are left to Python. `halves` are the maximum size of a
     /// half message's body (-1: there may be none), the chunks of pending half messages, the time in ms, and the physical
-    /// offset at which the half messages that may be ended end. `delays` decide about delayed messages. `signer`: requests need its signature, and otherwise must have none. `log` is the
-    /// open segment, which begins at `log_base`.
+    /// offset at which the half messages that may be ended end. `delays` decide about delayed messages. `signer`: requests
+    /// need its signature, and otherwise must have none. `log` is the open segment, which begins at `log_base`.
     #[allow(clippy::too_many_arguments)]
     fn encode<'py>(
         &self,
