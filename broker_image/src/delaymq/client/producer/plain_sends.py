@@ -80,15 +80,8 @@ def _request(
     return PlainRequest(int(command.code), to_born, to_message_id, to_opaque, to_end)
 
 
-class Attempt(NamedTuple):
-    """First attempt of a send, which has entered the sends in flight."""
-
-    content: Message | Outgoing
-    """A message, or a batch."""
-    queue: MessageQueue
-    address: str
-    connection: RemotingConnection
-    request: PlainRequest
+Attempt = tuple[Message | Outgoing, MessageQueue, str, RemotingConnection, PlainRequest]
+"""First attempt of a send, which has entered the sends in flight: message or batch, and where to send it."""
 
 
 class PlainSends:
@@ -109,7 +102,15 @@ class PlainSends:
 
     def of_message(self, message: Message) -> Attempt | None:
         """Return the first attempt to send a message."""
-        return self._entered(message) if self._is_usual(message) else None
+        is_usual = (
+            is_plain(message)
+            and message.wait_stored
+            and not message.flag
+            and message.delay is None
+            and message.at is None
+            and len(message.body) <= self._max_body_bytes
+        )
+        return self._entered(message) if is_usual else None
 
     def of_batch(self, batch: Outgoing) -> Attempt | None:
         """Return the first attempt to send a batch."""
@@ -134,7 +135,7 @@ class PlainSends:
         if not self._in_flight.try_enter(len(content.body)):
             return None
         rounds.number += 1
-        return Attempt(content, queue, address, connection, request)
+        return content, queue, address, connection, request
 
     async def make(self, attempt: Attempt) -> SendResult:
         """Send, with further attempts if necessary. Errors as Producer.send."""
@@ -170,13 +171,3 @@ class PlainSends:
             return await self._sender.send(content, None, None, deadline, limit_ms, first)
         finally:
             self._in_flight.leave(len(body))
-
-    def _is_usual(self, message: Message) -> bool:
-        return (
-            is_plain(message)
-            and message.wait_stored
-            and not message.flag
-            and message.delay is None
-            and message.at is None
-            and len(message.body) <= self._max_body_bytes
-        )
