@@ -2,8 +2,8 @@
 
     python -m reporting.history [--results FILE]... [--allow-dirty]
 
-Adds the newest results of bench/run.py to docs/performance-history.md. An entry of the same commit is replaced. Several
-files are the parts of one run, with different rows.
+Adds the newest results of bench/run.py to docs/performance-history.md. An entry of the same commit with
+the same columns is replaced. Several files are the parts of one run, with different rows.
 """
 
 from __future__ import annotations
@@ -73,8 +73,8 @@ class Entry:
     rows: list[Figures] = field(default_factory=list)
 
     @property
-    def key(self) -> tuple[str, bool]:
-        return self.commit, self.is_dirty
+    def key(self) -> tuple[str, bool, tuple[str, ...]]:
+        return self.commit, self.is_dirty, tuple(self.rows[0].spreads)
 
     def lines(self) -> Iterator[str]:
         """Yield the lines of the entry on the page."""
@@ -153,7 +153,7 @@ def _unexpected(number: int, problem: str) -> HistoryError:
 
 
 def merged(entries: Sequence[Entry], new: Entry) -> list[Entry]:
-    """Return the entries, newest first, without an earlier one of the same commit, and at most ENTRIES."""
+    """Return the entries, newest first, without an earlier one with the same key, and at most ENTRIES."""
     others = [entry for entry in entries if entry.key != new.key]
     return sorted([new, *others], key=lambda entry: entry.measured_at, reverse=True)[:ENTRIES]
 

@@ -100,6 +100,13 @@ def test_entry_of_the_same_commit_is_replaced() -> None:
     assert merged(merged([first], other), second) == [second, other]
 
 
+def test_entry_with_other_columns_is_kept() -> None:
+    wide, narrow = entry(), entry(hour=13)
+    for row in narrow.rows:
+        del row.spreads["ours B"], row.spreads["ours B/real"]
+    assert merged([wide], narrow) == [narrow, wide]
+
+
 def test_entry_with_uncommitted_changes_does_not_replace_that_of_the_commit() -> None:
     clean, dirty = entry(), entry(is_dirty=True, hour=13)
     assert merged([clean], dirty) == [dirty, clean]
