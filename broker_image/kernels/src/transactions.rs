@@ -113,7 +113,7 @@ impl Writer<'_, '_> {
         if !properties::parse(text, &mut pairs)
             || !pairs.iter().all(|pair| self.is_free_in_half(pair))
             || value_of(&pairs, &rules.names.group) != Some(&*end.group)
-            || !self.may_send_to(value_of(&pairs, &rules.names.real_topic)?)
+            || !self.may_send_to(value_of(&pairs, &rules.names.real_topic).unwrap_or_default())
         {
             return None;
         }
