@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -15,6 +14,7 @@ from delaymq.broker.quotas.names import LOOP
 from delaymq.message import names
 from delaymq.server.requests.client_session import ClientSession
 from delaymq.store.reader import StoreReader
+from delaymq_testing.broker.guarded import rewrite_rules
 from delaymq_testing.broker.plain_sends.lanes import World, answers, counted, fixed, is_sound, pieces
 from delaymq_testing.broker.plain_sends.sends import (
     end_frame,
@@ -73,14 +73,8 @@ class Guarded:
         self._read = 0
 
     def reload(self, text: str, white_list: str = "") -> None:
-        """The job that looks for changed files, without its interval."""
-        self._rules.write_text(rules_of(text, white_list))
-        os.utime(self._rules, ns=(0, self._rules.stat().st_mtime_ns + 1_000_000))
         assert self.broker.access is not None
-        task = self.broker.access.rules.reload_task()
-        task.run()
-        task.finish()
-        assert self.broker.access.rules.problems == []
+        rewrite_rules(self.broker.access.rules, self._rules, rules_of(text, white_list))
 
     async def codes(self, *frames: bytes) -> list[int]:
         """Return the codes of the responses to requests that arrive together."""

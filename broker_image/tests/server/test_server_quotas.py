@@ -1,7 +1,6 @@
 """Quotas over sockets: pauses of connections, rejections, reloads, and the Python client."""
 
 import asyncio
-import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -18,6 +17,7 @@ from delaymq.protocol.signatures import Signer
 from delaymq.server.standalone import Standalone
 from delaymq.transport import ConnectionClosedError, RemotingConnection, connect
 from delaymq.transport.states import Throttle
+from delaymq_testing.broker.guarded import rewrite_rules
 from delaymq_testing.certificates import Authority, client_context
 from delaymq_testing.repetitions import SEED
 from delaymq_testing.running_server import HOST, BrokerPeer, run, send_command, standalone, until
@@ -45,14 +45,8 @@ class Guarded:
         self._path = path
 
     def reload(self, text: str) -> None:
-        """The job that looks for changed files, without its interval."""
-        self._path.write_text(text)
-        os.utime(self._path, ns=(0, self._path.stat().st_mtime_ns + 1_000_000))
         assert self.broker.access is not None
-        task = self.broker.access.rules.reload_task()
-        task.run()
-        task.finish()
-        assert self.broker.access.rules.problems == []
+        rewrite_rules(self.broker.access.rules, self._path, text)
 
     @property
     def usage(self) -> AccountUsage:

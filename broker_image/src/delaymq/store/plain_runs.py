@@ -56,10 +56,9 @@ Sent: TypeAlias = tuple[
 """Encoded requests: their size in bytes, position of the last record in the records, records, keys packed as
 INDEXED_KEY, and the parts of a `Stretch` for each queue. Then follow what the store does not know: the sums of each
 topic, the responses, the steps of transactions and the delayed messages, both in log order, and the size of the bodies
-of all sends. Sums are the number of
-producers' messages in the topic and the size of their records in bytes, without those with a delay level, the number of
-half messages and timed messages for the topic, which are stored elsewhere, and the number of committed copies and their
-size."""
+of all sends. Sums are the number of producers' messages in the topic and the size of their records in bytes, without
+those with a delay level, the number of half messages and timed messages for the topic, which are stored elsewhere, and
+the number of committed copies and their size."""
 
 TakeSteps: TypeAlias = Callable[[Sequence[TransactionStep], int, int], object]
 """Function that receives steps of transactions, their store time in ms, and the end of their records in the log."""

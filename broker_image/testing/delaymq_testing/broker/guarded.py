@@ -1,8 +1,10 @@
 """A broker with access control, and requests signed by its accounts."""
 
+import os
 from pathlib import Path
 from typing import Any
 
+from delaymq.broker.access.rules import Rules
 from delaymq.protocol.command import Response, request_command
 from delaymq.protocol.signatures import Signer
 
@@ -25,6 +27,21 @@ accounts:
 - {accessKey: neighbours, secretKey: neighbour-secret, whiteRemoteAddress: 10.2.0.1}
 """
 MISSING = "No default permission for "
+
+
+def rewrite_rules(rules: Rules, path: Path, text: str) -> None:
+    """Change a file of valid rules, and let the broker reload it."""
+    path.write_text(text)
+    os.utime(path, ns=(0, path.stat().st_mtime_ns + 1_000_000))
+    reload_rules(rules)
+    assert rules.problems == []
+
+
+def reload_rules(rules: Rules) -> None:
+    """Run the job that looks for changed files, without its interval."""
+    task = rules.reload_task()
+    task.run()
+    task.finish()
 
 
 class Guarded:
@@ -66,6 +83,4 @@ class Guarded:
         return ""
 
     def reload(self) -> None:
-        task = self.access.rules.reload_task()
-        task.run()
-        task.finish()
+        reload_rules(self.access.rules)

@@ -1,6 +1,5 @@
 """Quotas of requests to a broker with access control, on a virtual clock."""
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from delaymq.protocol.batch import BatchMessage, encode_batch
 from delaymq.protocol.bodies import ConsumerData, HeartbeatData, SubscriptionData
 from delaymq.protocol.command import FLAG_ONEWAY
 from delaymq.protocol.errors import RequestError
-from delaymq_testing.broker.guarded import SECRETS, Guarded
+from delaymq_testing.broker.guarded import SECRETS, Guarded, rewrite_rules
 from delaymq_testing.broker.harness import FakeSession, Harness, response_of, send_fields
 
 BUSY = "[QUOTA]system busy, start flow control for a while: account application "
@@ -35,10 +34,7 @@ class Metered(Guarded):
 
     def limit(self, quotas: str, *, more: str = "") -> None:
         """Writes the rule file, and lets the broker reload it."""
-        self.path.write_text(rules(quotas) + more)
-        os.utime(self.path, ns=(0, self.path.stat().st_mtime_ns + 1_000_000))
-        self.reload()
-        assert self.access.rules.problems == []
+        rewrite_rules(self.access.rules, self.path, rules(quotas) + more)
 
     def send(self, body: bytes = b"x", *, topic: str = "Orders", **options: Any) -> tuple[int, str]:
         response = response_of(self.ask(310, send_fields(topic), body, **options))

@@ -148,11 +148,11 @@ class Access:
         may_be_named = self._certificate_accounts and session.certificate_name
         return not may_be_named and _admits(self.rules.white_list, session)
 
-    def signer(self, session: Session) -> Account | None:
+    def signer(self, session: Session, requests: int, size: int) -> Account | None:
         """Return the account of a connection's last request if `check` would admit further sends to `Account.sends`.
 
-        They must be signed by the account's current secret key, name no default topic but the usual one, and exceed no
-        quota. None: other rules apply.
+        They must be signed by the account's current secret key, and name no default topic but the usual one. There are
+        at most this many, with bodies of at most `size` bytes in all. None: other rules apply.
         """
         usage = session.usage
         account = None if usage is None else self.rules.accounts.get(usage.account)
@@ -164,6 +164,7 @@ class Access:
             or account.entry.require_second_signature
             or (self._certificate_accounts and session.certificate_name)
             or _admits(account.white_list, session)
+            or not usage.has_room(requests, size)
         ):
             return None
         return account
@@ -319,8 +320,7 @@ class Access:
             return
         if requirement.resources is None or (account.admin and (requirement.own or not account.permissions)):
             return
-        # What an end of a transaction refers to must be found here if its processor finds it.
-        topic_at = self._producers_topic_at if command.code == RequestCode.END_TRANSACTION else self._topic_at
+        topic_at = self._producers_topic_at if requirement.unconfirmed else self._topic_at
         records = RecordTopics(topic_at) if self._own_metadata and not sees_all(account) else None
         needed = requirement.resources(command, records or topic_at)
         for resource, permission in needed:

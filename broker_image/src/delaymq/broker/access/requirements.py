@@ -39,6 +39,8 @@ class Requirement:
     resources: Resources | None = None
     own: bool = False
     """Whether RocketMQ does not check it: an administrator then needs no permission for the resources."""
+    unconfirmed: bool = False
+    """Whether its processor also finds records that replicas do not have, so that the check must find them, too."""
 
 
 def needs_group(group: str | None) -> Needed:
@@ -188,7 +190,7 @@ REQUIREMENTS: Final[Mapping[int, Requirement]] = {
     RequestCode.HEART_BEAT: Requirement(resources=_heartbeat),
     RequestCode.UNREGISTER_CLIENT: Requirement(resources=needs_consumer_group),
     RequestCode.CONSUMER_SEND_MSG_BACK: Requirement(resources=_send_back),
-    RequestCode.END_TRANSACTION: Requirement(resources=_end_transaction, own=True),
+    RequestCode.END_TRANSACTION: Requirement(resources=_end_transaction, own=True, unconfirmed=True),
     RequestCode.GET_CONSUMER_LIST_BY_GROUP: Requirement(resources=needs_consumer_group),
     RequestCode.LOCK_BATCH_MQ: Requirement(resources=_lock, own=True),
     RequestCode.UNLOCK_BATCH_MQ: Requirement(resources=_lock, own=True),

@@ -147,9 +147,8 @@ class PlainSends:
             return _NOTHING
         account, signer = "", None
         if broker.access is not None and not broker.access.admits(session):
-            signing = broker.access.signer(session)
-            requests, usage = len(data) // _MIN_SIGNED_BYTES + 1, session.usage
-            if signing is None or usage is None or not usage.has_room(requests, len(data)):
+            signing = broker.access.signer(session, len(data) // _MIN_SIGNED_BYTES + 1, len(data))
+            if signing is None:
                 return _NOTHING
             account = signing.entry.access_key
             signer = account, signing.entry.secret_key.encode(errors="replace"), signing.sends
