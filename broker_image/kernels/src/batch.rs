@@ -121,7 +121,8 @@ impl BatchEncoder {
 
     /// Set `merged` to a message's pairs and those of the batch, which take precedence; false if Python has to do so.
     fn merge<'a>(&self, own: &'a str, shared: &[Pair<'a>], merged: &mut Vec<Pair<'a>>) -> bool {
-        properties::parse(own, merged)
+        !own.contains('\0')
+            && properties::parse(own, merged)
             && merged.iter().all(|pair| self.is_free(pair.0))
             && shared.iter().all(|pair| properties::put(merged, *pair))
     }

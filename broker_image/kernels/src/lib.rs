@@ -26,7 +26,7 @@ mod transactions;
 use pyo3::prelude::*;
 
 /// Version of the functions' signatures and results; `delaymq.kernels` uses the package only if it has the same one.
-const INTERFACE: u32 = 13;
+const INTERFACE: u32 = 14;
 
 #[pymodule]
 fn delaymq_kernels(module: &Bound<'_, PyModule>) -> PyResult<()> {

@@ -355,7 +355,7 @@ impl<'a, 'py> Writer<'a, 'py> {
         }
         let topic = self.topic(&send.topic).filter(|_| self.may_send_to(&send.topic))?;
         let mut pairs: Vec<Pair<'_>> = Vec::with_capacity(16);
-        if !properties::parse(&send.properties, &mut pairs) {
+        if send.properties.contains('\0') || !properties::parse(&send.properties, &mut pairs) {
             return None;
         }
         let wait = properties::value_of(&pairs, &self.encoder.names.wait);

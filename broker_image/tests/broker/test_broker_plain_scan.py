@@ -18,6 +18,7 @@ from delaymq.message.errors import NewerFormError
 from delaymq.message.record import MESSAGE_MAGIC
 from delaymq.protocol.codes import RequestCode
 from delaymq.store.errors import StoreError
+from delaymq.store.model import NewRecord
 from delaymq.store.recovery import plain_scan
 from delaymq_testing.broker.batches import random_batch
 from delaymq_testing.broker.followers import Follower
@@ -46,10 +47,15 @@ def fill(harness: Harness, chance: Random) -> None:
             properties = chance.choice([
                 {"DELAY": "1"}, {"DELAY": "9"}, {"TIMER_DELAY_MS": "2000"}, {"TIMER_DELAY_MS": "600000"},
                 {"TRAN_MSG": "true", "PGROUP": "g"},
-                {"text": "TIMER_OUT_MS"}, {"KEYS": "a b", "x": "zero\0"}, {"TAGS": "größe 😀"},
+                {"text": "TIMER_OUT_MS"}, {"KEYS": "a b"}, {"TAGS": "größe 😀"},
             ])  # fmt: skip
             unique = f"{chance.getrandbits(128):032X}"
             harness.send(topic, chance.randbytes(300), {"UNIQ_KEY": unique, **properties}, e=queue_id)
+            if "KEYS" in properties:  # RocketMQ's broker also stores a NUL
+                stored = properties | {"x": "zero\0", "CLUSTER": "c"}
+                harness.broker.store.append(
+                    NewRecord(topic, queue_id, b"", stored, 0, 0, harness.clock(), wide.remote_host, wide.remote_host)
+                )
         else:
             harness.ask(RequestCode.SEND_MESSAGE_V2, fields, b"wide", session=wide)
         harness.clock.advance(chance.choice([0, 1, 700]))

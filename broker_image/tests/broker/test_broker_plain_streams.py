@@ -9,7 +9,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from delaymq.protocol.codes import RequestCode
+from delaymq.protocol.codes import RequestCode, ResponseCode
 from delaymq.protocol.command import Command, encode_command
 from delaymq.server.requests.plain_sends import MAX_REQUESTS
 from delaymq_testing.broker.harness import records_of, send_fields
@@ -114,6 +114,21 @@ def lane_of(path: Path, **changes: Any) -> World:
 def plain(number: int, **fields: str) -> bytes:
     usual = send_fields_of(Random(number), ("Orders",), 0) | {"i": f"UNIQ_KEY\x01{number}"}
     return java_frame(usual | fields, number, b"body")
+
+
+def test_nul_in_properties_is_rejected_between_plain_sends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    counting = counted(monkeypatch)
+
+    async def scenario() -> None:
+        world = lane_of(tmp_path)
+        await world.receive(plain(1) + plain(2) + plain(3, i="KEYS\x01a\0") + plain(4) + plain(5))
+        found = answers(bytes(world.producer.written))
+        assert [each.code for each in found] == [0, 0, ResponseCode.MESSAGE_ILLEGAL, 0, 0]
+        assert counting.encoded >= 2
+        files = world.closed_files()
+        assert not any(b"a\0" in content for name, content in files.items() if name.startswith("commitlog/"))
+
+    run(scenario)
 
 
 def test_requests_of_other_kinds_keep_their_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

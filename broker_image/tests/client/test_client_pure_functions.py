@@ -224,6 +224,7 @@ def test_committable_offset_is_the_first_unfinished_one(data: st.DataObject) -> 
         (Message(topic="T", body=b"", properties={"__DMQ_DUE": "1"}), "reserved"),
         (Message(topic="T", body=b"", properties={"a": ""}), "must not be empty"),
         (Message(topic="T", body=b"", properties={"a": "\x02"}), "must not be empty or contain"),
+        (Message(topic="T", body=b"", properties={"a": "b\0"}), "must not be empty or contain"),
         (Message(topic="T", body=b"", properties={"a": "x" * 32_767}), "the maximum is 32767"),
         (Message(topic="T", body=b"", delay_level=-1), "delay level -1"),
     ],

@@ -35,5 +35,5 @@ def encode_properties(properties: dict[str, str]) -> bytes:
 
 
 def is_storable(name: str, value: str) -> bool:
-    """Return whether the format can represent a pair: neither part is empty or contains a separator."""
-    return bool(name) and bool(value) and not ({"\x01", "\x02"} & set(name + value))
+    """Return whether a broker stores a pair: neither part is empty, or contains a separator or NUL."""
+    return bool(name) and bool(value) and not ({"\0", "\x01", "\x02"} & set(name + value))

@@ -10,12 +10,12 @@ from delaymq.broker.delivery.delay_rewrite import strip_own
 from delaymq.broker.delivery.settings.limits import NOTHING
 from delaymq.broker.delivery.timed.requests import is_repeating
 from delaymq.broker.requests.errors import message_illegal, store_refusal, topic_missing
-from delaymq.broker.sending.admission import admit_batched, check_copies, check_limits
+from delaymq.broker.sending.admission import admit_batched, check_copies, check_limits, sent_properties
 from delaymq.broker.sending.plain_batches import encoder
 from delaymq.broker.statistics.put_times import SLOW_S
 from delaymq.message import names
 from delaymq.message.errors import IllegalMessageError
-from delaymq.message.properties import encode_properties, parse_properties
+from delaymq.message.properties import encode_properties
 from delaymq.protocol.batch import BatchMessage, read_batch
 from delaymq.protocol.command import MAX_HEADER_BYTES
 from delaymq.store.errors import StoreError
@@ -60,7 +60,7 @@ class Batch:
         self._queue_id = queue_id
         self._sys_flag = sys_flag
         self._shared_characters = len(header.properties or "")
-        self._shared = parse_properties(header.properties or "")
+        self._shared = sent_properties(header.properties or "")
         strip_own(self._shared)
         self._shared[names.CLUSTER] = broker.cluster_name
         self._ids: list[str] = []

@@ -83,6 +83,16 @@ def requested_change(topic: str, text: str) -> dict[str, str] | None:
     return None if topic.startswith(names.RETRY_PREFIX) or _ACTIONS.isdisjoint(properties) else properties
 
 
+def sent_properties(text: str) -> dict[str, str]:
+    """Parse properties as sent. Raises RequestError 13 if they contain a NUL.
+
+    A record with zero bytes in its properties may look to a recovery as if part of it had never been written.
+    """
+    if "\0" in text:
+        raise message_illegal("the properties contain a NUL character (U+0000): remove it from names and values")
+    return parse_properties(text)
+
+
 def admit(broker: Admission, topic: str, queue_id: int, text: str, dead_letter: bool, account: str = "") -> Admitted:
     """Return a message as it is to be stored.
 
@@ -91,7 +101,7 @@ def admit(broker: Admission, topic: str, queue_id: int, text: str, dead_letter: 
     message of the topic that it names. Raises RequestError if a property is invalid or the properties do not fit,
     ActionRequestedError, and KeyPendingError if the message is not to be stored because of a pending one.
     """
-    properties = parse_properties(text)
+    properties = sent_properties(text)
     if names.OWN_PREFIX in text:
         strip_own(properties)
     wait = properties.pop(names.WAIT, None)
@@ -241,7 +251,7 @@ def admit_batched(
     (`shared`), which take precedence.
     """
     text = raw.decode("utf-8", "surrogateescape")
-    properties = parse_properties(text)
+    properties = sent_properties(text)
     properties.update(shared)
     # A batch is never sent to a retry topic.
     properties.pop(names.RETRY_TOPIC, None)

@@ -126,7 +126,7 @@ class BatchEncoder:
             text = raw.decode()
         except UnicodeDecodeError:
             return None
-        if text.count(PAIR_SEPARATOR) >= MAX_PAIRS:
+        if "\0" in text or text.count(PAIR_SEPARATOR) >= MAX_PAIRS:
             return None
         properties = parse_properties(text)
         properties.update(shared)

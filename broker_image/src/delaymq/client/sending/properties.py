@@ -56,7 +56,9 @@ def caller_properties(message: Message) -> dict[str, str]:
                 f"property {name} is reserved: use the corresponding field of the message, or another name"
             )
         if not is_storable(name, value):
-            raise IllegalMessageError(f"property {name!r}: name and value must not be empty or contain \\x01 or \\x02")
+            raise IllegalMessageError(
+                f"property {name!r}: name and value must not be empty or contain \\x00, \\x01 or \\x02"
+            )
     if message.tags:
         properties[names.TAGS] = _plain(message.tags, "the tag")
     if message.keys:
@@ -99,5 +101,5 @@ def check_properties_size(size_bytes: int) -> None:
 
 def _plain(text: str, what: str) -> str:
     if not is_storable("x", text):
-        raise IllegalMessageError(f"{what} {text!r} must not contain \\x01 or \\x02")
+        raise IllegalMessageError(f"{what} {text!r} must not contain \\x00, \\x01 or \\x02")
     return text

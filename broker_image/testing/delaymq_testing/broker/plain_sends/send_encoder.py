@@ -305,6 +305,7 @@ class SendEncoder:
             and command.fields.get("m", "false") == "false"
             and not header.sys_flag & HOST_MASK
             and len(command.body) <= max_body_bytes
+            and "\0" not in text
             and text.count(PAIR_SEPARATOR) < MAX_PAIRS
         )
         return header if is_plain and self._is_open(topic, header.queue_id, topics) else None
