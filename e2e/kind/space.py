@@ -24,6 +24,8 @@ JUDGE_TIMEOUT_S = 60.0
 """The reader in a broker's pod is much slower than the broker when both share two cores."""
 JUDGE_EVERY_S = 1.0
 STORE_PATH = "/var/lib/delaymq/store"
+LASTING_PODS = "app.kubernetes.io/name=delaymq,app.kubernetes.io/component!=namesrv-trial"
+"""Servers, without pods that test a change: one that is being deleted may outlive the rollout."""
 
 
 class Space:
@@ -158,7 +160,7 @@ class Space:
     def pod_ip(self, name: str) -> str:
         return str(self.pod(name)["status"]["podIP"])
 
-    def pod_uids(self, selector: str = "app.kubernetes.io/name=delaymq") -> dict[str, tuple[str, int]]:
+    def pod_uids(self, selector: str = LASTING_PODS) -> dict[str, tuple[str, int]]:
         """Return pod → (uid, restarts), which must be unchanged where nothing may restart."""
         return {
             pod["metadata"]["name"]: (

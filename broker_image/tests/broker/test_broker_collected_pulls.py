@@ -94,13 +94,13 @@ def test_pulls_of_a_damaged_log_equal_those_without_the_kernel(opened: Callable[
     fill(world.harness, chance, 200)
     store: Any = world.harness.broker.store
     entries = store.read_entries("Orders", 0, 0, 1_000)
-    for offset, size, _ in [*ENTRY.iter_unpack(entries)][:: chance.randrange(15, 30)]:
+    for offset, size, _ in [*ENTRY.iter_unpack(entries)][chance.randrange(15) :: 15]:
         mapping, base = store.open_segment
         at = offset - base + chance.choice([0, 3, 4, 7, 20, 27, chance.randrange(size)])
         mapping[at] ^= 1 << chance.randrange(8)
     world.check(chance, 200)
     assert world.collected > 20
-    assert world.left > 20
+    assert world.left > 10
 
 
 def test_pulls_of_unconfirmed_messages_equal_those_without_the_kernel(opened: Callable[..., World]) -> None:
