@@ -3,6 +3,7 @@
 //! A kernel is a function without state of its own that returns what its Python twin returns. It returns None for any
 //! input that needs rules of the broker. None of them reads or writes a file.
 
+mod answers;
 mod base64;
 mod batch;
 mod collect;
@@ -26,7 +27,7 @@ mod transactions;
 use pyo3::prelude::*;
 
 /// Version of the functions' signatures and results; `delaymq.kernels` uses the package only if it has the same one.
-const INTERFACE: u32 = 14;
+const INTERFACE: u32 = 15;
 
 #[pymodule]
 fn delaymq_kernels(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -36,6 +37,7 @@ fn delaymq_kernels(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<copies::CopyEncoder>()?;
     module.add_class::<scan::LogScanner>()?;
     module.add_class::<sends::SendEncoder>()?;
+    module.add_function(wrap_pyfunction!(answers::split_send_answers, module)?)?;
     module.add_function(wrap_pyfunction!(collect::collect_matching, module)?)?;
     module.add_function(wrap_pyfunction!(filter::find_needle, module)?)?;
     module.add_function(wrap_pyfunction!(pull::split_plain, module)?)?;

@@ -30,6 +30,17 @@ pub fn frame_at(data: &[u8], at: usize) -> Option<&[u8]> {
     rest.get(..u32::from_be_bytes(*length) as usize)
 }
 
+/// Return the JSON header of a frame without its length, and its body; None if the header is long or not JSON.
+pub fn json_header(frame: &[u8]) -> Option<(&str, &[u8])> {
+    let (word, rest) = frame.split_first_chunk::<4>()?;
+    let header_bytes = u32::from_be_bytes(*word) as usize;
+    if header_bytes > MAX_HEADER_BYTES {
+        return None;
+    }
+    let (header, body) = rest.split_at_checked(header_bytes)?;
+    Some((std::str::from_utf8(header).ok()?, body))
+}
+
 pub enum Request<'a> {
     Send(Send<'a>),
     End(End<'a>),
@@ -64,13 +75,8 @@ impl<'a> Request<'a> {
     /// Read a frame; None if it is anything but a send of one message with a response, or a one-way end of a transaction,
     /// with the usual JSON header. `verifier`: only with a valid signature, and otherwise only without one.
     pub fn read(frame: &'a [u8], verifier: Option<&Verifier<'_>>) -> Option<Self> {
-        let (word, rest) = frame.split_first_chunk::<4>()?;
-        let header_bytes = u32::from_be_bytes(*word) as usize;
-        if header_bytes > MAX_HEADER_BYTES {
-            return None;
-        }
-        let (header, body) = rest.split_at_checked(header_bytes)?;
-        let mut json = Json::new(std::str::from_utf8(header).ok()?);
+        let (header, body) = json_header(frame)?;
+        let mut json = Json::new(header);
         let (mut code, mut opaque, mut flag, mut fields) = (None, None, None, None);
         let mut others = [false; 3];
         json.object(|json, name| {
@@ -79,15 +85,7 @@ impl<'a> Request<'a> {
                 "opaque" => opaque.replace(i32::try_from(json.integer()?).ok()?).is_none(),
                 "flag" => flag.replace(json.integer()?).is_none(),
                 "extFields" => fields.replace(Fields::read(json)?).is_none(),
-                "version" => {
-                    i32::try_from(json.integer()?).ok()?;
-                    !std::mem::replace(&mut others[0], true)
-                }
-                "language" | "serializeTypeCurrentRPC" => {
-                    json.string()?;
-                    !std::mem::replace(&mut others[if name == "language" { 1 } else { 2 }], true)
-                }
-                _ => false,
+                _ => json.other(name, &mut others)?,
             };
             is_first.then_some(())
         })?;

@@ -66,7 +66,7 @@ def test_half_of_the_open_requests_share_a_write() -> None:
 
         futures = start(1)
         size = sum(writes.sizes)
-        others = {-number: (asyncio.Future[Command](), 1e12, 99, 1) for number in range(1, 5)}
+        others = {-number: (asyncio.Future[Command](), 1e12, 99, 1, False) for number in range(1, 5)}
         connection._requests._open |= others
         writes.sizes.clear()
         futures += start(5)  # 5 requests were open before

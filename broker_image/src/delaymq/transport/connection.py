@@ -8,7 +8,7 @@ import itertools
 import logging
 import ssl
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 from delaymq.clock import now_ms
 from delaymq.message.ids import network_of, pack_host
@@ -221,15 +221,26 @@ class RemotingConnection(HandlingProtocol):
         """Return a number for the next request, for `start_encoded`."""
         return self._requests.next_opaque()
 
-    def start_encoded(self, opaque: int, code: int, data: bytes, timeout_ms: int) -> asyncio.Future[Command]:
-        """Send the frame of a request that needs no signature, on an open connection, like `start_request`."""
+    def start_encoded(
+        self, opaque: int, code: int, data: bytes, timeout_ms: int, on_bytes: OnBytes | None = None
+    ) -> asyncio.Future[Any]:
+        """Send the frame of a request that needs no signature, on an open connection, like `start_request`.
+
+        `on_bytes` handles received bytes from now on, and may call `answer_in_parts` for this request.
+        """
         requests = self._requests
-        future = requests.add(opaque, code, timeout_ms)
+        future = requests.add(opaque, code, timeout_ms, takes_parts=on_bytes is not None)
+        if on_bytes is not None:
+            self._on_bytes = on_bytes
         if len(requests) == 1:
             self.send(data)  # a single request gains nothing from a delayed, shared write
         else:
             self._gather(data, len(requests))
         return future
+
+    def answer_in_parts(self, opaque: int, parts: tuple[Any, ...]) -> bool:
+        """Pass parts of a response to its request; return False if none that takes parts waits for it."""
+        return self._requests.answer_in_parts(opaque, parts)
 
     async def request(self, command: Command, timeout_ms: int = DEFAULT_TIMEOUT_MS) -> Command:
         """Return the peer's response, whatever its code; sets the command's opaque.

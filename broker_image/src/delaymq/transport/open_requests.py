@@ -1,7 +1,7 @@
 """Open requests of one connection by opaque, with one timer for all timeouts."""
 
 import asyncio
-from typing import Final
+from typing import Any, Final
 
 from delaymq.protocol.command import Command
 from delaymq.transport.errors import ConnectionClosedError, RequestTimeoutError, TooManyRequestsError
@@ -18,7 +18,7 @@ class OpenRequests:
         self._loop = loop
         self._address = address
         self._max_open = max_open
-        self._open: dict[int, tuple[asyncio.Future[Command], float, int, int]] = {}
+        self._open: dict[int, tuple[asyncio.Future[Any], float, int, int, bool]] = {}
         self._opaque = 0
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
@@ -34,13 +34,16 @@ class OpenRequests:
         self._opaque = opaque
         return opaque
 
-    def add(self, opaque: int, code: int, timeout_ms: int) -> asyncio.Future[Command]:
-        """Return a future for the response to `opaque`. TooManyRequestsError if the limit is reached."""
+    def add(self, opaque: int, code: int, timeout_ms: int, *, takes_parts: bool = False) -> asyncio.Future[Any]:
+        """Return a future for the response to `opaque`: a command, or parts of one if `takes_parts`.
+
+        TooManyRequestsError if the limit is reached.
+        """
         if len(self._open) >= self._max_open:
             raise TooManyRequestsError(self._address, f"{self._max_open} requests are already waiting for responses")
-        future: asyncio.Future[Command] = self._loop.create_future()
+        future: asyncio.Future[Any] = self._loop.create_future()
         deadline = self._loop.time() + timeout_ms / 1000
-        self._open[opaque] = (future, deadline, code, timeout_ms)
+        self._open[opaque] = (future, deadline, code, timeout_ms, takes_parts)
         if self._timer is None or deadline < self._timer_at:
             self._set_timer(deadline)
         return future
@@ -54,6 +57,16 @@ class OpenRequests:
             entry[0].set_result(response)
         return True
 
+    def answer_in_parts(self, opaque: int, parts: tuple[Any, ...]) -> bool:
+        """Pass parts of a response to its request; return False if none that takes parts waits for it."""
+        entry = self._open.get(opaque)
+        if entry is None or not entry[4]:
+            return False
+        del self._open[opaque]
+        if not entry[0].done():
+            entry[0].set_result(parts)
+        return True
+
     def forget(self, opaque: int) -> None:
         """Remove a request whose response is no longer needed."""
         self._open.pop(opaque, None)
@@ -64,7 +77,7 @@ class OpenRequests:
             self._timer.cancel()
             self._timer = None
         entries, self._open = self._open, {}
-        for future, _, _, _ in entries.values():
+        for future, *_ in entries.values():
             if not future.done():
                 future.set_exception(ConnectionClosedError(self._address, reason))
 
@@ -79,7 +92,7 @@ class OpenRequests:
         now = self._loop.time()
         late = [opaque for opaque, entry in self._open.items() if entry[1] <= now]
         for opaque in late:
-            future, _, code, timeout_ms = self._open.pop(opaque)
+            future, _, code, timeout_ms, _ = self._open.pop(opaque)
             if not future.done():
                 future.set_exception(RequestTimeoutError(self._address, code, timeout_ms))
         if self._open:

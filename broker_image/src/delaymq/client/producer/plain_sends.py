@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from delaymq.client.core.network import failure_of
 from delaymq.client.errors import ClientError
 from delaymq.client.messages import Message, SendResult, SendStatus
+from delaymq.client.producer.plain_answers import on_answers, result_of
 from delaymq.client.sending.outgoing import Outgoing
 from delaymq.client.sending.properties import check_topic, is_plain, plain_text
 from delaymq.client.sending.requests import BORN_TIMESTAMP, request_of, send_result
@@ -150,12 +151,14 @@ class PlainSends:
             try:
                 opaque = connection.next_opaque()
                 data = request.frame(stated_id, opaque, body)
-                future = connection.start_encoded(opaque, request.code, data, limit_ms)
+                future = connection.start_encoded(opaque, request.code, data, limit_ms, on_answers)
                 try:
                     answer = await future
                 finally:
                     if not future.done() or future.cancelled():
                         connection.forget_request(opaque)
+                if type(answer) is tuple:
+                    return result_of(answer, message_id, queue)
                 result = send_result(address, answer, message_id, queue)
                 if result.status is SendStatus.OK:
                     return result

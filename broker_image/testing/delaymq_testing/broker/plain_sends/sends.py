@@ -37,6 +37,7 @@ RARE_FIELDS: dict[str, tuple[str | None, ...]] = {
         "DELAY\x011",
         "TIMER_DELAY_MS\x01900000",
         "a\x01\ud800",
+        "a\x01b\0",
         "WAIT\x01false",
         "WAIT\x01",
         "WAIT\x01TRUE",
@@ -116,13 +117,20 @@ _ENDING = (
     "producerGroup|tranStateTableOffset|commitLogOffset|commitOrRollback|msgId|fromTransactionCheck|transactionId"
     "|bname|topic"
 )
-_FIELD = rf'"(?:[a-n]|{_ENDING}|AccessKey|Signature)":{_STRING}'
-_MEMBER = (
-    rf'"(?:code|flag|opaque|version)":{INTEGER}|"(?:language|serializeTypeCurrentRPC)":{_STRING}'
-    rf'|"extFields":\{{{_FIELD}(?:,{_FIELD})*\}}'
-)
-_USUAL = re.compile(rf"\{{(?:{_MEMBER})(?:,(?:{_MEMBER}))*\}}").fullmatch
-_NAMES = re.compile(rf'("[a-zA-Z]+"):(?:{_STRING}|{INTEGER}|\{{)').findall
+
+
+def usual_header(fields: str) -> re.Pattern[str]:
+    """Return the pattern of compact JSON with the usual members, and with the fields whose names a pattern matches."""
+    field = rf'"(?:{fields})":{_STRING}'
+    member = (
+        rf'"(?:code|flag|opaque|version)":{INTEGER}|"(?:language|serializeTypeCurrentRPC)":{_STRING}'
+        rf'|"extFields":\{{{field}(?:,{field})*\}}'
+    )
+    return re.compile(rf"\{{(?:{member})(?:,(?:{member}))*\}}")
+
+
+_REQUEST = usual_header(f"[a-n]|{_ENDING}|AccessKey|Signature")
+_NAMES = re.compile(rf'("[a-zA-Z_]+"):(?:{_STRING}|{INTEGER}|\{{)').findall
 
 
 def encoder_arguments(
@@ -284,7 +292,7 @@ def frame_at(data: bytes, at: int) -> bytes:
     return frame if len(data) >= at + 4 and len(frame) == length else b""
 
 
-def usual_command(frame: bytes) -> Command | None:
+def usual_command(frame: bytes, usual: re.Pattern[str] = _REQUEST) -> Command | None:
     """Return the command of a frame if its header is compact JSON without unusual or repeated names."""
     size = int.from_bytes(frame[:4])
     header = frame[4 : 4 + size]
@@ -294,7 +302,7 @@ def usual_command(frame: bytes) -> Command | None:
         text = header.decode()
     except UnicodeDecodeError:
         return None
-    if _USUAL(text) is None:
+    if usual.fullmatch(text) is None:
         return None
     # Within strings, quotes are escaped, so that no text in them looks like a name.
     names = _NAMES(text)
