@@ -126,6 +126,8 @@ def test_pause_of_a_topic_that_was_deleted_can_be_ended(tmp_path: Path) -> None:
         ({"action": "pause", "group": "g", "delayMs": 1}, "pause takes no due time"),
         ({"action": "cancel", "group": ""}, "group"),
         ({"action": "cancel", "group": "ä" * 128}, "use 1 to 255 bytes"),
+        ({"action": "cancel", "group": "g\0"}, "group must not be empty or contain the characters 0, 1 or 2"),
+        ({"action": "pause", "group": "g\x02__DMQ_BY\x01ann"}, "group must not be empty or contain"),
         ({"action": "cancel", "id": "u", "handle": "h"}, "send either id or handle"),
         ({"action": "move", "group": "spring", "delayMs": 1 << 50}, "the maximum is"),
     ],

@@ -78,8 +78,11 @@ class Admission(Protocol):
 
 
 def requested_change(topic: str, text: str) -> dict[str, str] | None:
-    """Return the properties of a message, given as sent, if it requests a change of pending ones; otherwise None."""
-    properties = parse_properties(text)
+    """Return the properties of a message, given as sent, if it requests a change of pending ones; otherwise None.
+
+    Raises RequestError as `sent_properties`.
+    """
+    properties = sent_properties(text)
     return None if topic.startswith(names.RETRY_PREFIX) or _ACTIONS.isdisjoint(properties) else properties
 
 

@@ -17,7 +17,7 @@ from delaymq.message.ids import pack_host
 from delaymq.protocol.codes import ResponseCode
 from delaymq.protocol.command import Response
 from delaymq.protocol.errors import RequestError
-from delaymq.server.api.messages.send import due_at_ms
+from delaymq.server.api.messages.send import check_storable, due_at_ms
 from delaymq.server.api.routing import ApiError
 from delaymq.server.api.topics import no_topic
 from delaymq.server.http.responses import decode_json
@@ -54,6 +54,8 @@ class DelayChangesHttp:
         is_end_of_pause = wanted.action == "resume" and (wanted.topic, group) in broker.delivery.pauses
         if wanted.topic not in broker.topics.table and not is_end_of_pause:
             raise no_topic(wanted.topic)
+        if group and not is_end_of_pause:
+            check_storable("group", group)
         requester = requester_of(request)
         try:
             change = self._request_of(wanted)

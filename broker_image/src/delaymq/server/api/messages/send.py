@@ -226,8 +226,8 @@ def properties_of(message: SendBody, unique_id: str) -> dict[str, str]:
     """Return the properties of a message, with those that RocketMQ's clients set. Raises ApiError 400."""
     properties = {} if message.properties is UNSET else dict(message.properties)
     for name, value in properties.items():
-        _check_storable("the name of a property", name)
-        _check_storable(f"property {name[:_SHOWN_CHARACTERS]!r}", value)
+        check_storable("the name of a property", name)
+        check_storable(f"property {name[:_SHOWN_CHARACTERS]!r}", value)
         if name in _RESERVED or name.startswith(_RESERVED_PREFIXES):
             raise ApiError(
                 400,
@@ -237,11 +237,11 @@ def properties_of(message: SendBody, unique_id: str) -> dict[str, str]:
                 " or another name",
             )
     if message.tags is not UNSET:
-        _check_storable("tags", message.tags)
+        check_storable("tags", message.tags)
         properties[names.TAGS] = message.tags
     if message.keys is not UNSET and message.keys:
         for key in message.keys:
-            _check_storable("a key", key)
+            check_storable("a key", key)
             if " " in key:
                 raise ApiError(400, "bad_request", f"key {key[:_SHOWN_CHARACTERS]!r} contains a space: send two keys")
         properties[names.KEYS] = " ".join(message.keys)
@@ -275,7 +275,7 @@ def _add_schedule(properties: dict[str, str], message: SendBody) -> None:
             400, "bad_request", "zone, untilMs, runs and missed need a repeating message: send cron or everyMs"
         )
     for name, value in stated.items():
-        _check_storable(name, value)
+        check_storable(name, value)
     properties.update(stated)
 
 
@@ -294,12 +294,12 @@ def _add_delay_properties(properties: dict[str, str], message: SendBody) -> None
     if message.on_same_key is not UNSET and message.delay_key is UNSET:
         raise ApiError(400, "bad_request", "onSameKey needs delayKey")
     if message.delay_key is not UNSET:
-        _check_storable("delayKey", message.delay_key)
+        check_storable("delayKey", message.delay_key)
         properties[names.DELAY_KEY] = message.delay_key
     if message.on_same_key is not UNSET:
         properties[names.DELAY_ON_SAME_KEY] = message.on_same_key
     if message.delay_group is not UNSET:
-        _check_storable("delayGroup", message.delay_group)
+        check_storable("delayGroup", message.delay_group)
         properties[names.DELAY_GROUP] = message.delay_group
     if message.expire_ms is not UNSET:
         properties[names.DELAY_EXPIRE_MS] = str(message.expire_ms)
@@ -313,7 +313,8 @@ def due_at_ms(at: datetime) -> int:
     return max(-((_EPOCH - at) // timedelta(milliseconds=1)), 0)
 
 
-def _check_storable(what: str, text: str) -> None:
+def check_storable(what: str, text: str) -> None:
+    """Raise ApiError 400 if properties cannot contain a text."""
     if not is_storable(text, text):
         raise ApiError(400, "bad_request", f"{what} must not be empty or contain the characters 0, 1 or 2")
 
