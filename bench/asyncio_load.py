@@ -169,12 +169,12 @@ class Sending:
     async def _work(self, deadline: int) -> None:
         while (before := time.monotonic_ns()) < deadline and (self._count is None or self._begun < self._count):
             self._begun += self._batch
-            messages = [Message(topic=self._topic, body=self._body) for _ in range(self._batch)]
             try:
                 if self._batch > 1:
+                    messages = [Message(topic=self._topic, body=self._body) for _ in range(self._batch)]
                     await self._producer.send_batch(messages)
                 else:
-                    await self._producer.send(messages[0])
+                    await self._producer.send(Message(topic=self._topic, body=self._body))
             except ClientError as error:
                 self._begun -= self._batch
                 self.failed += self._batch

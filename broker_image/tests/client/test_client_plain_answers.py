@@ -15,6 +15,7 @@ from delaymq.client.sending.requests import send_result
 from delaymq.protocol.bodies import MessageQueue
 from delaymq.protocol.codes import RequestCode
 from delaymq.protocol.command import Command, Response, decode_command
+from delaymq.transport.open_requests import OpenRequests
 from delaymq_testing.broker.plain_sends.sends import frame_at
 from delaymq_testing.client.fake_peer import FakeBroker, run, running
 from delaymq_testing.client.send_answers import random_answer, random_answers, split_send_answers
@@ -49,27 +50,26 @@ def test_result_is_that_of_the_usual_path() -> None:
     assert plain > FUZZ_INPUTS // 80
 
 
-class Requests:
-    """A connection with open requests, of which some take parts of their responses."""
-
-    def __init__(self, *in_parts: int) -> None:
-        self.in_parts = set(in_parts)
-        self.answered: list[int] = []
-
-    def answer_in_parts(self, opaque: int, parts: tuple[Any, ...]) -> bool:
-        assert parts[0] == opaque
-        self.answered += [opaque] if opaque in self.in_parts else []
-        return opaque in self.in_parts
-
-
 @pytest.mark.parametrize(
     ("in_parts", "handled"), [((0, 1, 2, 3), 4), ((), 0), ((0, 1, 3), 2), ((1, 2, 3), 0), ((0, 1, 2, 3, 9), 4)]
 )
 def test_responses_from_the_first_one_of_another_request_on_are_left(in_parts: tuple[int, ...], handled: int) -> None:
     frames = [random_answer(Random(opaque), opaque, 0) for opaque in range(4)]
-    requests: Any = Requests(*in_parts)
-    assert take_answers(requests, b"".join(frames) + frames[0][:20]) == sum(map(len, frames[:handled]))
-    assert requests.answered == list(range(handled))
+
+    async def scenario() -> None:
+        requests: Any = OpenRequests(asyncio.get_running_loop(), "host:1", 10)
+        futures = [requests.add(opaque, 310, 1_000, takes_parts=opaque in in_parts) for opaque in range(4)]
+        futures[-1].cancel()
+        assert take_answers(requests, b"".join(frames) + frames[0][:20]) == sum(map(len, frames[:handled]))
+        assert len(requests) == 4 - handled
+        assert [each.done() for each in futures[:-1]] == [number < handled for number in range(3)]
+        for opaque, future in enumerate(futures[: min(handled, 3)]):
+            assert future.result()[0] == opaque
+        for future in futures:
+            future.cancel()
+        requests.fail_all("end")
+
+    run(scenario)
 
 
 def _counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:

@@ -7,7 +7,7 @@ import asyncio
 import itertools
 import logging
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from delaymq.clock import now_ms
@@ -238,9 +238,9 @@ class RemotingConnection(HandlingProtocol):
             self._gather(data, len(requests))
         return future
 
-    def answer_in_parts(self, opaque: int, parts: tuple[Any, ...]) -> bool:
-        """Pass parts of a response to its request; return False if none that takes parts waits for it."""
-        return self._requests.answer_in_parts(opaque, parts)
+    def answer_in_parts(self, answers: Iterable[tuple[Any, ...]]) -> int:
+        """Pass parts of received responses to their requests, as `OpenRequests.answer_in_parts`."""
+        return self._requests.answer_in_parts(answers)
 
     async def request(self, command: Command, timeout_ms: int = DEFAULT_TIMEOUT_MS) -> Command:
         """Return the peer's response, whatever its code; sets the command's opaque.

@@ -1,6 +1,7 @@
 """Open requests of one connection by opaque, with one timer for all timeouts."""
 
 import asyncio
+from collections.abc import Iterable
 from typing import Any, Final
 
 from delaymq.protocol.command import Command
@@ -57,15 +58,21 @@ class OpenRequests:
             entry[0].set_result(response)
         return True
 
-    def answer_in_parts(self, opaque: int, parts: tuple[Any, ...]) -> bool:
-        """Pass parts of a response to its request; return False if none that takes parts waits for it."""
-        entry = self._open.get(opaque)
-        if entry is None or not entry[4]:
-            return False
-        del self._open[opaque]
-        if not entry[0].done():
-            entry[0].set_result(parts)
-        return True
+    def answer_in_parts(self, answers: Iterable[tuple[Any, ...]]) -> int:
+        """Pass parts of responses, which begin with the opaque and the end of the frame, to the requests that take them.
+
+        Returns the end of the last one before the first response to another request; 0 if there is none.
+        """
+        waiting, end = self._open, 0
+        for answer in answers:
+            entry = waiting.get(answer[0])
+            if entry is None or not entry[4]:
+                break
+            del waiting[answer[0]]
+            end = answer[1]
+            if not entry[0].done():
+                entry[0].set_result(answer)
+        return end
 
     def forget(self, opaque: int) -> None:
         """Remove a request whose response is no longer needed."""

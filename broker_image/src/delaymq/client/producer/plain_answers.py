@@ -17,12 +17,7 @@ _split_send_answers: Final = kernels.compiled("split_send_answers")
 
 def take_answers(connection: RemotingConnection, data: bytes) -> int:
     """Pass the usual responses at the start of received bytes to the plain sends; return the size of these."""
-    handled = 0
-    for answer in _split_send_answers(data):
-        if not connection.answer_in_parts(answer[0], answer):
-            break
-        handled = answer[1]
-    return handled
+    return connection.answer_in_parts(_split_send_answers(data))
 
 
 on_answers: Final = None if _split_send_answers is None else take_answers
