@@ -33,11 +33,9 @@ class InFlight:
 
     def try_enter(self, size_bytes: int) -> bool:
         """Enter if the limit permits and no other send is waiting."""
-        # As `_has_room` and `_take`, without their calls.
-        count, total_bytes = self._count, self._bytes + size_bytes
-        if self._waiting or (count and (count >= self._max_messages or total_bytes > self._max_bytes)):
+        if self._waiting or not self._has_room(size_bytes):
             return False
-        self._count, self._bytes = count + 1, total_bytes
+        self._take(size_bytes)
         return True
 
     async def enter(self, size_bytes: int) -> None:
