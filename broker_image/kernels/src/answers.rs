@@ -4,8 +4,8 @@ use std::borrow::Cow;
 
 use pyo3::prelude::*;
 
+use crate::frames::{Frame, frame_at};
 use crate::json::{Json, integer};
-use crate::requests::{frame_at, json_header};
 
 const RESPONSE: i64 = 1;
 
@@ -27,24 +27,11 @@ pub fn split_send_answers(data: &[u8]) -> Vec<Answer<'_>> {
 
 /// Read a frame that ends at `end`; None if it is anything but the response of code 0 to a send, with the usual header.
 fn read(frame: &[u8], end: usize) -> Option<Answer<'_>> {
-    let (header, body) = json_header(frame)?;
-    let mut json = Json::new(header);
-    let (mut code, mut opaque, mut flag, mut fields) = (None, None, None, None);
-    let mut others = [false; 3];
-    json.object(|json, name| {
-        let is_first = match name {
-            "code" => code.replace(json.integer()?).is_none(),
-            "opaque" => opaque.replace(i32::try_from(json.integer()?).ok()?).is_none(),
-            "flag" => flag.replace(json.integer()?).is_none(),
-            "extFields" => fields.replace(Fields::read(json)?).is_none(),
-            _ => json.other(name, &mut others)?,
-        };
-        is_first.then_some(())
-    })?;
-    if !json.is_at_end() || !body.is_empty() || code? != 0 || flag? != RESPONSE {
+    let Frame { code, opaque, flag, fields, body } = Frame::read(frame, Fields::read)?;
+    if code != 0 || flag? != RESPONSE || !body.is_empty() {
         return None;
     }
-    let Fields { queue_id, queue_offset, message_id, region, trace_on } = fields?;
+    let Fields { queue_id, queue_offset, message_id, region, trace_on } = fields;
     Some((opaque?, end, queue_id?, queue_offset?, message_id?, region?, trace_on?))
 }
 

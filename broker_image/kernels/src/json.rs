@@ -78,17 +78,6 @@ impl<'a> Json<'a> {
         }
     }
 
-    /// Read a part of a header that has no influence; return whether `seen` does not state that it was read before.
-    pub fn other(&mut self, name: &str, seen: &mut [bool; 3]) -> Option<bool> {
-        let index = ["version", "language", "serializeTypeCurrentRPC"].iter().position(|known| *known == name)?;
-        if index == 0 {
-            i32::try_from(self.integer()?).ok()?;
-        } else {
-            self.string()?;
-        }
-        Some(!std::mem::replace(seen.get_mut(index)?, true))
-    }
-
     fn skip(&mut self, text: &str) -> Option<()> {
         self.rest = self.rest.strip_prefix(text)?;
         Some(())

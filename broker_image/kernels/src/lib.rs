@@ -10,6 +10,7 @@ mod collect;
 mod copies;
 mod delays;
 mod filter;
+mod frames;
 mod hashing;
 mod heads;
 mod index;

@@ -2,14 +2,13 @@
 
 use std::borrow::Cow;
 
+use crate::frames::Frame;
 use crate::json::{Json, integer};
 use crate::signatures::Verifier;
 
 const SEND_MESSAGE_V2: i64 = 310;
 const END_TRANSACTION: i64 = 37;
 const ONE_WAY: i64 = 2;
-/// Headers above this size are left to Python. A larger word would also state another serialisation than JSON.
-const MAX_HEADER_BYTES: usize = 0xFFFF;
 const LETTERS: usize = 14;
 /// Names of the fields of END_TRANSACTION, in the order of a signature.
 const ENDING: [&str; 9] = [
@@ -23,23 +22,6 @@ const ENDING: [&str; 9] = [
     "tranStateTableOffset",
     "transactionId",
 ];
-
-/// Return the complete frame at a position, without its length.
-pub fn frame_at(data: &[u8], at: usize) -> Option<&[u8]> {
-    let (length, rest) = data.get(at..)?.split_first_chunk::<4>()?;
-    rest.get(..u32::from_be_bytes(*length) as usize)
-}
-
-/// Return the JSON header of a frame without its length, and its body; None if the header is long or not JSON.
-pub fn json_header(frame: &[u8]) -> Option<(&str, &[u8])> {
-    let (word, rest) = frame.split_first_chunk::<4>()?;
-    let header_bytes = u32::from_be_bytes(*word) as usize;
-    if header_bytes > MAX_HEADER_BYTES {
-        return None;
-    }
-    let (header, body) = rest.split_at_checked(header_bytes)?;
-    Some((std::str::from_utf8(header).ok()?, body))
-}
 
 pub enum Request<'a> {
     Send(Send<'a>),
@@ -75,28 +57,11 @@ impl<'a> Request<'a> {
     /// Read a frame; None if it is anything but a send of one message with a response, or a one-way end of a transaction,
     /// with the usual JSON header. `verifier`: only with a valid signature, and otherwise only without one.
     pub fn read(frame: &'a [u8], verifier: Option<&Verifier<'_>>) -> Option<Self> {
-        let (header, body) = json_header(frame)?;
-        let mut json = Json::new(header);
-        let (mut code, mut opaque, mut flag, mut fields) = (None, None, None, None);
-        let mut others = [false; 3];
-        json.object(|json, name| {
-            let is_first = match name {
-                "code" => code.replace(json.integer()?).is_none(),
-                "opaque" => opaque.replace(i32::try_from(json.integer()?).ok()?).is_none(),
-                "flag" => flag.replace(json.integer()?).is_none(),
-                "extFields" => fields.replace(Fields::read(json)?).is_none(),
-                _ => json.other(name, &mut others)?,
-            };
-            is_first.then_some(())
-        })?;
-        if !json.is_at_end() {
-            return None;
-        }
-        let fields = fields?;
+        let Frame { code, opaque, flag, fields, body } = Frame::read(frame, Fields::read)?;
         if !fields.are_signed(verifier, body) {
             return None;
         }
-        match (code?, flag.unwrap_or(0)) {
+        match (code, flag.unwrap_or(0)) {
             (SEND_MESSAGE_V2, 0) => Some(Self::Send(fields.send(opaque.unwrap_or(0), body)?)),
             (END_TRANSACTION, ONE_WAY) => Some(Self::End(fields.end()?)),
             _ => None,

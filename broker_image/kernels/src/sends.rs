@@ -11,9 +11,10 @@ use crate::batch::{
     BODY_CRC_MASK, FIXED_BYTES, HOST_MASK, MAX_PROPERTIES_BYTES, MAX_TOPIC_BYTES, MESSAGE_MAGIC, TRANSACTION_MASK,
 };
 use crate::delays::{self, Delays};
+use crate::frames::frame_at;
 use crate::properties::{self, Pair};
 use crate::records;
-use crate::requests::{Request, Send, frame_at};
+use crate::requests::{Request, Send};
 use crate::signatures::{Signer, Verifier};
 use crate::transactions::Rules;
 
