@@ -59,7 +59,7 @@ class OpenRequests:
         return True
 
     def answer_in_parts(self, answers: Iterable[tuple[Any, ...]]) -> int:
-        """Pass parts of responses, which begin with the opaque and the end of the frame, to the requests that take them.
+        """Pass parts of responses, which begin with the opaque and the end of the frame, to their requests.
 
         Returns the end of the last one before the first response to another request; 0 if there is none.
         """
