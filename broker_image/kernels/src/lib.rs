@@ -6,6 +6,7 @@
 mod answers;
 mod base64;
 mod batch;
+mod batch_body;
 mod collect;
 mod copies;
 mod delays;
@@ -28,7 +29,7 @@ mod transactions;
 use pyo3::prelude::*;
 
 /// Version of the functions' signatures and results; `delaymq.kernels` uses the package only if it has the same one.
-const INTERFACE: u32 = 15;
+const INTERFACE: u32 = 16;
 
 #[pymodule]
 fn delaymq_kernels(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -39,6 +40,7 @@ fn delaymq_kernels(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<scan::LogScanner>()?;
     module.add_class::<sends::SendEncoder>()?;
     module.add_function(wrap_pyfunction!(answers::split_send_answers, module)?)?;
+    module.add_function(wrap_pyfunction!(batch_body::encode_plain_batch, module)?)?;
     module.add_function(wrap_pyfunction!(collect::collect_matching, module)?)?;
     module.add_function(wrap_pyfunction!(filter::find_needle, module)?)?;
     module.add_function(wrap_pyfunction!(pull::split_plain, module)?)?;

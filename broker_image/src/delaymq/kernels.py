@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 
 VARIABLE: Final = "DELAYMQ_KERNELS"
 """Environment variable; with the value `off`, kernels are not used."""
-INTERFACE: Final = 15
+INTERFACE: Final = 16
 """Version of the kernels' signatures and results that this program expects."""
 
 Twin = TypeVar("Twin")

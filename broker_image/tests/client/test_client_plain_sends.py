@@ -23,12 +23,11 @@ from delaymq.client import (
 from delaymq.client.core.routes import QueueRound
 from delaymq.client.producer import plain_sends
 from delaymq.client.producer.plain_sends import batch_request, plain_request
-from delaymq.client.sending import batches, requests
+from delaymq.client.sending import requests
 from delaymq.client.sending.outgoing import Outgoing
 from delaymq.client.sending.properties import plain_text
 from delaymq.client.sending.requests import send_result
 from delaymq.message.errors import IllegalMessageError
-from delaymq.message.ids import UniqueIds
 from delaymq.protocol.batch import decode_batch
 from delaymq.protocol.bodies import MessageQueue
 from delaymq.protocol.codes import RequestCode
@@ -216,44 +215,6 @@ def test_batches_take_the_short_path_unless_they_need_rules(monkeypatch: pytest.
         assert len(broker.sent()) == 7
 
     run(scenario)
-
-
-def _batch(chance: Random) -> list[Message]:
-    """Messages that are nearly all alike."""
-    usual: dict[str, Any] = {"topic": "T", "wait_stored": chance.random() < 0.8, "flag": chance.choice([0, 0, -7])}
-    rare: list[dict[str, Any]] = [
-        {"tags": "A"}, {"keys": ("k", "ö")}, {"properties": {"p": "q"}}, {"flag": 2**31 - 1}, {"delay": "1s"},
-        {"at": datetime(2100, 1, 1, tzinfo=UTC)}, {"topic": "U"}, {"wait_stored": False}, {"delay_level": 1},
-        {"properties": {"WAIT": "x"}},
-    ]  # fmt: skip
-    return [
-        Message(
-            **usual | {"body": chance.randbytes(chance.choice([0, 5, 5, 5, 1_000]))}
-            | (chance.choice(rare) if chance.random() < 0.05 else {})
-        )
-        for _ in range(chance.randrange(9))
-    ]  # fmt: skip
-
-
-def test_body_of_a_batch_is_that_of_the_usual_path(monkeypatch: pytest.MonkeyPatch) -> None:
-    chance, ids = Random(SEED), UniqueIds(address="::1")
-    taken, plain_body = [], batches._plain_body
-
-    def outcome(batch: list[Message], message_ids: list[str]) -> object:
-        try:
-            return batches.batch_body(batch, message_ids)
-        except IllegalMessageError as error:
-            return str(error)
-
-    for _ in range(ANSWERS):
-        batch = _batch(chance)
-        message_ids = ids.next_ones(len(batch))
-        found = outcome(batch, message_ids)
-        taken.append(bool(batch) and plain_body(batch, message_ids) is not None)
-        with monkeypatch.context() as patched:
-            patched.setattr(batches, "_plain_body", lambda *_: None)
-            assert outcome(batch, message_ids) == found
-    assert ANSWERS / 10 < sum(taken) < ANSWERS
 
 
 def test_sends_that_have_to_wait_take_the_usual_path(monkeypatch: pytest.MonkeyPatch) -> None:

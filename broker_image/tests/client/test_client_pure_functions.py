@@ -274,6 +274,8 @@ def test_mutable_bytes_are_copied() -> None:
         ({"properties": {5: "price"}}, "names of properties must be strings"),
         ({"delay_level": "5s"}, "use delay='5s'"),
         ({"flag": "x"}, "flag must be a whole number"),
+        ({"flag": 2**31}, "flag must be at least -2147483648 and at most 2147483647, not 2147483648"),
+        ({"flag": -(2**31) - 1}, "flag must be at least -2147483648"),
         ({"body": "x" * 1_000}, "x…"),
     ],
 )

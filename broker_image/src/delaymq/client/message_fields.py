@@ -18,6 +18,12 @@ _KINDS: Final[Mapping[str, tuple[type, str, str]]] = {
 }
 
 
+def check_flag(flag: int) -> None:
+    """Raise IllegalMessageError if no record can contain the flag."""
+    if not -(1 << 31) <= flag < 1 << 31:
+        raise IllegalMessageError(f"flag must be at least -2147483648 and at most 2147483647, not {flag}")
+
+
 def checked_body(body: object) -> bytes:
     """Return the body as bytes. IllegalMessageError for any other type."""
     if isinstance(body, bytes):

@@ -14,7 +14,7 @@ from msgspec.structs import force_setattr
 
 from delaymq.client.due_times import Delay, Schedule, delay_in_ms, due_in_ms, due_of_handle
 from delaymq.client.errors import NoSuchDelayError
-from delaymq.client.message_fields import checked_body, checked_keys, wrong_kind
+from delaymq.client.message_fields import check_flag, checked_body, checked_keys, wrong_kind
 from delaymq.message import names
 from delaymq.message.errors import IllegalMessageError, NewerFormError
 from delaymq.message.ids import offset_message_id
@@ -47,7 +47,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     wait_stored: bool = True
     """Whether the response waits until the message is on disk, if the broker flushes synchronously."""
     flag: int = 0
-    """Free for the application; brokers store it unchanged."""
+    """Free for the application, 32 bits with sign; brokers store it unchanged."""
     delay: Delay | None = None
     """Delay by the broker's clock, such as `1500ms`, a number of seconds or a timedelta, rounded up to milliseconds."""
     at: datetime | None = None
@@ -65,6 +65,8 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             and isinstance(self.flag, int)
         ):
             raise wrong_kind(self.topic, self.tags, self.properties, self.delay_level, self.flag)
+        if self.flag:
+            check_flag(self.flag)
         if type(self.body) is not bytes:
             force_setattr(self, "body", checked_body(self.body))
         if self.keys != ():

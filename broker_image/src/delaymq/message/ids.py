@@ -15,6 +15,8 @@ _IPV4_LOOPBACK = b"\x7f"
 _IPV6_LOOPBACK = bytes(15) + b"\x01"
 _IPV4_IN_IPV6 = bytes(10) + b"\xff\xff"
 _IPV6_NETWORK_BYTES = 8
+MAX_RESERVED = 1_024
+"""Maximum number of unique ids reserved together: within a millisecond, their counter must not repeat itself."""
 
 
 def pack_host(address: str, port: int) -> bytes:
@@ -64,6 +66,12 @@ def parse_offset_message_id(message_id: str) -> tuple[str, int, int]:
     return address, port, _OFFSET.unpack_from(data, len(data) - 8)[0]
 
 
+def digits_of_ids(first: int, count: int) -> list[str]:
+    """Return four hexadecimal digits for each of `count` numbers from `first` on, of which 16 bits are significant."""
+    numbers = [number & 0xFFFF for number in range(first, first + count)]
+    return struct.pack(f">{count}H", *numbers).hex("-", 2).upper().split("-")
+
+
 class UniqueIds:
     """Generator of unique ids in the layout of RocketMQ's clients.
 
@@ -88,12 +96,19 @@ class UniqueIds:
         """Return `count` new ids."""
         ids: list[str] = []
         while len(ids) < count:
-            # The clock is read again before the counter can repeat itself within a millisecond.
-            start, some = self._start(), min(count - len(ids), 1_024)
-            numbers = [number & 0xFFFF for number in itertools.islice(self._counter, some)]
-            digits = struct.pack(f">{some}H", *numbers).hex().upper()
-            ids += [start + digits[at : at + 4] for at in range(0, 4 * some, 4)]
+            some = min(count - len(ids), MAX_RESERVED)
+            start, first = self.reserve(some)
+            ids += [start + digits for digits in digits_of_ids(first, some)]
         return ids
+
+    def reserve(self, count: int) -> tuple[str, int]:
+        """Return the parts of 1 to MAX_RESERVED new ids: the start that all share, and the first of their numbers.
+
+        `digits_of_ids` returns what follows the start.
+        """
+        start = self._start()
+        first, *_ = itertools.islice(self._counter, count)  # in one call, in case other threads create ids
+        return start, first & 0xFFFF
 
     def _start(self) -> str:
         """Return the first bytes of an id: all but the counter."""

@@ -15,7 +15,7 @@ from delaymq.client.sending.properties import (
 from delaymq.message import names
 from delaymq.message.errors import IllegalMessageError
 from delaymq.message.properties import encode_properties, format_properties
-from delaymq.protocol.batch import encode_batch, entry_head, properties_length
+from delaymq.protocol.batch import encode_batch
 
 ENTRY_BYTES = 4 + 4 + 4 + 4 + 4 + 2
 """Size of a message in a batch in addition to body and properties: size, magic, checksum, flag and two lengths."""
@@ -29,19 +29,20 @@ MAX_BATCH_MESSAGES = 4_096
 """Maximum number of messages: the response contains an ID of 33 characters or more for each."""
 
 
+def check_batch(messages: Sequence[Message]) -> None:
+    """Raise IllegalMessageError for a batch that is empty or to a topic to which no batch can be sent."""
+    if not messages:
+        raise IllegalMessageError("a batch must contain at least one message")
+    check_topic(messages[0].topic)
+    _check_no_retry(messages[0].topic)
+
+
 def batch_body(messages: Sequence[Message], unique_ids: Sequence[str]) -> tuple[bytes, bool]:
     """Return the body of a batch send, and whether one of the messages has a delay or a due time.
 
     IllegalMessageError for messages that cannot be in one batch.
     """
-    if not messages:
-        raise IllegalMessageError("a batch must contain at least one message")
     topic, wait = messages[0].topic, messages[0].wait_stored
-    check_topic(topic)
-    _check_no_retry(topic)
-    plain = _plain_body(messages, unique_ids)
-    if plain is not None:
-        return plain, False
     entries: list[tuple[int, bytes, bytes]] = []
     has_timed = False
     before, after = plain_text(messages[0], "\n").split("\n")
@@ -64,36 +65,6 @@ def batch_body(messages: Sequence[Message], unique_ids: Sequence[str]) -> tuple[
         check_properties_size(len(properties))
         entries.append((message.flag, message.body, properties))
     return encode_batch(entries), has_timed
-
-
-def _plain_body(messages: Sequence[Message], unique_ids: Sequence[str]) -> bytes | None:
-    """Return the body if all messages are alike, without delays and properties of the caller; None otherwise."""
-    first = messages[0]
-    topic, wait, flag = first.topic, first.wait_stored, first.flag
-    before, after = plain_text(first, "\n").split("\n")
-    properties_bytes = len(before) + len(unique_ids[0]) + len(after)
-    start, end = properties_length(properties_bytes) + before.encode(), after.encode()
-    pieces: list[bytes] = []
-    head, head_bytes = b"", -1
-    for message, unique_id in zip(messages, unique_ids, strict=True):
-        if (
-            message.topic != topic
-            or message.properties
-            or message.tags
-            or message.keys
-            or message.delay_level
-            or message.wait_stored != wait
-            or message.flag != flag
-            or message.delay is not None
-            or message.at is not None
-        ):
-            return None
-        body = message.body
-        if len(body) != head_bytes:
-            head_bytes = len(body)
-            head = entry_head(flag, head_bytes, properties_bytes)
-        pieces += (head, body, start, unique_id.encode(), end)
-    return b"".join(pieces)
 
 
 def split_batches(

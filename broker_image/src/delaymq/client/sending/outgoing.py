@@ -12,7 +12,8 @@ from delaymq.client.core.replies import REPLY
 from delaymq.client.due_times import Delay, Schedule
 from delaymq.client.messages import Message, schedule_for
 from delaymq.client.options import ProducerOptions
-from delaymq.client.sending.batches import batch_body
+from delaymq.client.sending.batches import batch_body, check_batch
+from delaymq.client.sending.plain_batch import plain_batch
 from delaymq.client.sending.properties import (
     check_topic,
     is_plain,
@@ -27,6 +28,8 @@ from delaymq.protocol.bodies import MessageQueue
 from delaymq.protocol.command import Command
 
 _MANAGED: Final = names.MANAGED_DELAY | names.REPEATING
+_WAIT_TRUE: Final = properties_text({names.WAIT: "true"})
+_WAIT_FALSE: Final = properties_text({names.WAIT: "false"})
 
 
 class Outgoing(msgspec.Struct, frozen=True):
@@ -110,10 +113,16 @@ async def outgoing_message(
 
 def outgoing_batch(messages: Sequence[Message], ids: UniqueIds, options: ProducerOptions) -> Outgoing:
     """Return `messages` as one batch, each with an ID. IllegalMessageError for messages that cannot be in one batch."""
-    message_ids = ids.next_ones(len(messages))
-    body, has_timed = batch_body(messages, message_ids)
+    check_batch(messages)
+    plain = plain_batch(messages, ids)
+    if plain is None:
+        unique_ids = ids.next_ones(len(messages))
+        body, has_timed = batch_body(messages, unique_ids)
+        message_ids = ",".join(unique_ids)
+        keys = ",".join([" ".join(message.keys) for message in messages if message.keys])
+    else:
+        (body, message_ids), has_timed, keys = plain, False, ""
     check_size(body, options, is_batch=True)
     first = messages[0]
-    keys = ",".join([" ".join(message.keys) for message in messages if message.keys])
-    properties = properties_text({names.WAIT: "true" if first.wait_stored else "false"})
-    return Outgoing(first.topic, ",".join(message_ids), keys, body, properties, is_batch=True, has_timed=has_timed)
+    properties = _WAIT_TRUE if first.wait_stored else _WAIT_FALSE
+    return Outgoing(first.topic, message_ids, keys, body, properties, is_batch=True, has_timed=has_timed)
