@@ -57,8 +57,10 @@ def test_responses_from_the_first_one_of_another_request_on_are_left(in_parts: t
     frames = [random_answer(Random(opaque), opaque, 0) for opaque in range(4)]
 
     async def scenario() -> None:
-        requests: Any = OpenRequests(asyncio.get_running_loop(), "host:1", 10)
-        futures = [requests.add(opaque, 310, 1_000, takes_parts=opaque in in_parts) for opaque in range(4)]
+        loop = asyncio.get_running_loop()
+        requests: Any = OpenRequests(loop, "host:1", 10)
+        end = loop.time() + 1
+        futures = [requests.add(opaque, 310, 1_000, end, takes_parts=opaque in in_parts) for opaque in range(4)]
         futures[-1].cancel()
         assert take_answers(requests, b"".join(frames) + frames[0][:20]) == sum(map(len, frames[:handled]))
         assert len(requests) == 4 - handled

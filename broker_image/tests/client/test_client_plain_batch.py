@@ -41,7 +41,7 @@ class _Same(UniqueIds):
         for _ in range(first):
             next(self._counter)
 
-    def _start(self) -> str:
+    def _start(self, now_ms: int | None = None) -> str:
         return f"{self._prefix}00000001"
 
 

@@ -54,17 +54,17 @@ UNUSUAL = (None, "", "0", "3", "03", " 3", "-1", "1.5", "٣", "true", "false", "
 def test_frame_is_that_of_the_usual_request(
     monkeypatch: pytest.MonkeyPatch, group: str, topic: str, broker: str, queue_id: int
 ) -> None:
-    for module in (requests, plain_sends):
-        monkeypatch.setattr(module, "now_ms", lambda: 1_700_000_000_123)
+    born_ms = 1_700_000_000_123
+    monkeypatch.setattr(requests, "now_ms", lambda: born_ms)
     queue, body, message_id = MessageQueue(broker, queue_id, topic), b"\x00body", "7F" * 16
     text = plain_text(Message(topic=topic, body=body), message_id)
     command = Outgoing(topic, message_id, "", body, text).request(group, queue, 4)
     command.opaque = 77
-    assert plain_request(group, queue, 4).frame(message_id, 77, body) == encode_command(command)
+    assert plain_request(group, queue, 4).frame(message_id, born_ms, 77, body) == encode_command(command)
     for properties in ("WAIT\x01true", "WAIT\x01false"):
         command = Outgoing(topic, message_id, "", body, properties, is_batch=True).request(group, queue, 4)
         command.opaque = 77
-        assert batch_request(group, queue, 4, properties).frame("", 77, body) == encode_command(command)
+        assert batch_request(group, queue, 4, properties).frame("", born_ms, 77, body) == encode_command(command)
 
 
 def _result(answer: Command) -> SendResult | str:
@@ -324,6 +324,6 @@ def test_silent_broker_is_disconnected_after_a_timeout() -> None:
 
 def test_frame_can_be_decoded() -> None:
     request = plain_request("G", MessageQueue("a", 1, "T"), 4)
-    command = decode_command(request.frame("ID", 5, b"body")[4:])
+    command = decode_command(request.frame("ID", 1, 5, b"body")[4:])
     assert (command.code, command.opaque, command.body) == (RequestCode.SEND_MESSAGE_V2, 5, b"body")
     assert command.fields["i"] == "UNIQ_KEY\x01ID\x02WAIT\x01true"

@@ -67,7 +67,7 @@ def test_responses_of_one_read_leave_in_one_write() -> None:
         async with server(counting) as (port, _):
             client = await connect(HOST, port)
             burst = b"".join(encode_command(Command(10, opaque)) for opaque in range(1, 21))
-            futures = [client._requests.add(opaque, 10, 3_000) for opaque in range(1, 21)]
+            futures = [client._requests.add(opaque, 10, 3_000, client._loop.time() + 3) for opaque in range(1, 21)]
             client.send(burst)
             await asyncio.gather(*futures)
             assert sum(batches) == 20

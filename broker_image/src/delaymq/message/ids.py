@@ -88,9 +88,9 @@ class UniqueIds:
         """First bytes of the ids of the millisecond `_start_ms`."""
         self._start_ms = -1
 
-    def next(self) -> str:
-        """Return a new id."""
-        return f"{self._start()}{next(self._counter) & 0xFFFF:04X}"
+    def next(self, now_ms: int | None = None) -> str:
+        """Return a new id; `now_ms` is the current time in ms, if the caller knows it."""
+        return f"{self._start(now_ms)}{next(self._counter) & 0xFFFF:04X}"
 
     def next_ones(self, count: int) -> list[str]:
         """Return `count` new ids."""
@@ -110,9 +110,10 @@ class UniqueIds:
         first, *_ = itertools.islice(self._counter, count)  # in one call, in case other threads create ids
         return start, first & 0xFFFF
 
-    def _start(self) -> str:
+    def _start(self, now_ms: int | None = None) -> str:
         """Return the first bytes of an id: all but the counter."""
-        now_ms = time.time_ns() // 1_000_000
+        if now_ms is None:
+            now_ms = time.time_ns() // 1_000_000
         if now_ms != self._start_ms:
             if not self._month_start_ms <= now_ms < self._month_end_ms:
                 self._set_month(now_ms)

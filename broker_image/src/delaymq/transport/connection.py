@@ -215,27 +215,36 @@ class RemotingConnection(HandlingProtocol):
         command.opaque = self._requests.next_opaque()
         if self.sign is not None:
             self.sign(command)
-        return self.start_encoded(command.opaque, command.code, encode_command(command), timeout_ms)
+        deadline = self._loop.time() + timeout_ms / 1000
+        return self.start_encoded(command.opaque, command.code, encode_command(command), timeout_ms, deadline)
 
     def next_opaque(self) -> int:
         """Return a number for the next request, for `start_encoded`."""
         return self._requests.next_opaque()
 
     def start_encoded(
-        self, opaque: int, code: int, data: bytes, timeout_ms: int, on_bytes: OnBytes | None = None
+        self,
+        opaque: int,
+        code: int,
+        data: bytes,
+        timeout_ms: int,
+        deadline: float,
+        on_bytes: OnBytes | None = None,
     ) -> asyncio.Future[Any]:
         """Send the frame of a request that needs no signature, on an open connection, like `start_request`.
 
-        `on_bytes` handles received bytes from now on, and may call `answer_in_parts` for this request.
+        `deadline` is the end of `timeout_ms`, by the clock of the event loop. `on_bytes` handles received bytes from
+        now on, and may call `answer_in_parts` for this request.
         """
         requests = self._requests
-        future = requests.add(opaque, code, timeout_ms, takes_parts=on_bytes is not None)
+        future = requests.add(opaque, code, timeout_ms, deadline, takes_parts=on_bytes is not None)
         if on_bytes is not None:
             self._on_bytes = on_bytes
-        if len(requests) == 1:
+        count = len(requests)
+        if count == 1:
             self.send(data)  # a single request gains nothing from a delayed, shared write
         else:
-            self._gather(data, len(requests))
+            self._gather(data, count)
         return future
 
     def answer_in_parts(self, answers: Iterable[tuple[Any, ...]]) -> int:

@@ -35,15 +35,18 @@ class OpenRequests:
         self._opaque = opaque
         return opaque
 
-    def add(self, opaque: int, code: int, timeout_ms: int, *, takes_parts: bool = False) -> asyncio.Future[Any]:
+    def add(
+        self, opaque: int, code: int, timeout_ms: int, deadline: float, *, takes_parts: bool = False
+    ) -> asyncio.Future[Any]:
         """Return a future for the response to `opaque`: a command, or parts of one if `takes_parts`.
+
+        `deadline` is the end of `timeout_ms`.
 
         TooManyRequestsError if the limit is reached.
         """
         if len(self._open) >= self._max_open:
             raise TooManyRequestsError(self._address, f"{self._max_open} requests are already waiting for responses")
         future: asyncio.Future[Any] = self._loop.create_future()
-        deadline = self._loop.time() + timeout_ms / 1000
         self._open[opaque] = (future, deadline, code, timeout_ms, takes_parts)
         if self._timer is None or deadline < self._timer_at:
             self._set_timer(deadline)

@@ -43,10 +43,10 @@ class PlainRequest(NamedTuple):
     to_opaque: str
     to_end: str
 
-    def frame(self, message_id: str, opaque: int, body: bytes) -> bytes:
+    def frame(self, message_id: str, born_ms: int, opaque: int, body: bytes) -> bytes:
         """Return the frame of the request for a message, or for a batch with an empty id, like `request_of`."""
         _, to_born, to_message_id, to_opaque, to_end = self
-        header = f"{to_born}{now_ms()}{to_message_id}{message_id}{to_opaque}{opaque}{to_end}"
+        header = f"{to_born}{born_ms}{to_message_id}{message_id}{to_opaque}{opaque}{to_end}"
         return json_frame(header.encode(), body)
 
 
@@ -142,16 +142,16 @@ class PlainSends:
         """Send, with further attempts if necessary. Errors as Producer.send."""
         content, queue, address, connection, request = attempt
         body, limit_ms = content.body, self._options.send_timeout_ms
-        deadline = asyncio.get_running_loop().time() + limit_ms / 1000
+        deadline, born_ms = asyncio.get_running_loop().time() + limit_ms / 1000, now_ms()
         if isinstance(content, Outgoing):
             message_id, stated_id = content.message_id, ""
         else:
-            message_id = stated_id = self._client.unique_ids.next()
+            message_id = stated_id = self._client.unique_ids.next(born_ms)
         try:
             try:
                 opaque = connection.next_opaque()
-                data = request.frame(stated_id, opaque, body)
-                future = connection.start_encoded(opaque, request.code, data, limit_ms, on_answers)
+                data = request.frame(stated_id, born_ms, opaque, body)
+                future = connection.start_encoded(opaque, request.code, data, limit_ms, deadline, on_answers)
                 try:
                     answer = await future
                 finally:

@@ -138,14 +138,14 @@ class Producer:
         NoSuchDelayError, IllegalMessageError, NoRouteError, ClosedError. After a timeout the message may be stored,
         and sending it again may duplicate it.
         """
-        self._check(queue, ordering_key)
         is_usual = delay is None and at is None and queue is None and ordering_key is None and timeout_ms is None
-        if is_usual and self._plain is not None:
+        if is_usual and self._started and self._plain is not None:
             attempt = self._plain.of_message(message)
             if attempt is not None:
                 result = await self._plain.make(attempt)
                 self._log_sent(result, message.topic, "")
                 return result
+        self._check(queue, ordering_key)
         outgoing = await outgoing_message(message, self._client.unique_ids, self.options, delay=delay, at=at)
         return await self._send(outgoing, queue, ordering_key, timeout_ms)
 
