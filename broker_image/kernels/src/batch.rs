@@ -3,6 +3,7 @@
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyString};
 
+use crate::hex;
 use crate::properties::{self, Pair};
 use crate::records;
 
@@ -14,6 +15,8 @@ pub const HOST_MASK: i32 = 0x30;
 pub const TRANSACTION_MASK: i32 = 0xC;
 pub const MAX_TOPIC_BYTES: usize = 127;
 pub const MAX_PROPERTIES_BYTES: usize = 32_767;
+/// Hexadecimal digits of the physical offset in a message id.
+pub const OFFSET_DIGITS: u32 = 16;
 /// Bytes before the body of a message in a batch: size, magic, CRC, flag, size of the body.
 const BATCH_HEAD_BYTES: usize = 20;
 
@@ -214,17 +217,7 @@ impl Writer<'_> {
         self.last_at = at;
         records::add_entry(&mut self.entries, offset, stated_size, pairs);
         records::add_keys(&mut self.keys, self.key_base, pairs, offset, self.store.0);
-        self.add_id(offset);
+        hex::add_id(&mut self.ids, self.id_prefix, offset, OFFSET_DIGITS);
         Some(())
-    }
-
-    fn add_id(&mut self, offset: i64) {
-        if !self.ids.is_empty() {
-            self.ids.push(',');
-        }
-        self.ids.push_str(self.id_prefix);
-        for shift in (0..16).rev() {
-            self.ids.push(char::from(b"0123456789ABCDEF"[(offset >> (4 * shift)) as usize & 0xF]));
-        }
     }
 }

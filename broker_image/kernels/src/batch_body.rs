@@ -5,17 +5,19 @@ use std::io::Write;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyTuple};
 
+use crate::hex;
+
 /// Fields of a message, in the order of its class: topic, body, tags, keys, properties, delay level, wait, flag, delay
 /// and due time.
 const FIELDS: usize = 10;
 const BODY: usize = 1;
 const PROPERTIES: usize = 4;
 const FLAG: usize = 7;
-/// Fields that are empty in a plain message, apart from the two that are None.
-const EMPTY: [usize; 4] = [2, 3, PROPERTIES, 5];
+/// Other fields that are empty in a plain message: tags, keys and delay level.
+const EMPTY: [usize; 3] = [2, 3, 5];
 const NONE: [usize; 2] = [8, 9];
-
-const HEX: [char; 16] = ['0', '1', '2', '3', '4', '5', '6', '7', '8', '9', 'A', 'B', 'C', 'D', 'E', 'F'];
+/// Hexadecimal digits of the number in a unique id.
+const NUMBER_DIGITS: u32 = 4;
 
 /// Size of a message in addition to body and properties: size, magic, CRC, flag and two lengths.
 const FIXED_BYTES: usize = 22;
@@ -35,18 +37,22 @@ pub fn encode_plain_batch<'py>(
     first_number: u16,
 ) -> PyResult<Option<(Bound<'py, PyBytes>, String)>> {
     let Some((flag, bodies)) = bodies_of(&rows) else { return Ok(None) };
-    let id_bytes = id_start.len() + 4;
+    let id_bytes = id_start.len() + NUMBER_DIGITS as usize;
     let properties_bytes = before.len() + id_bytes + after.len();
     let fixed_bytes = FIXED_BYTES + properties_bytes;
-    let sizes: Option<Vec<u32>> =
-        bodies.iter().map(|body| u32::try_from(fixed_bytes + body.as_bytes().len()).ok()).collect();
-    let (Some(sizes), Ok(properties_length)) = (sizes, i16::try_from(properties_bytes)) else { return Ok(None) };
-    let ids = joined_ids(id_start, first_number, bodies.len());
-    let total = sizes.iter().map(|size| *size as usize).sum();
+    let total: usize = bodies.iter().map(|body| fixed_bytes + body.as_bytes().len()).sum();
+    // A total of 32 bits implies that each size in the body has them, too.
+    let (Ok(_), Ok(properties_length)) = (u32::try_from(total), i16::try_from(properties_bytes)) else {
+        return Ok(None);
+    };
+    let mut ids = String::with_capacity(bodies.len() * (id_bytes + 1));
+    for number in i64::from(first_number)..i64::from(first_number) + bodies.len() as i64 {
+        hex::add_id(&mut ids, id_start, number, NUMBER_DIGITS);
+    }
     let encoded = PyBytes::new_with(py, total, |mut to| {
-        for ((body, size), id) in bodies.iter().zip(sizes).zip(ids.as_bytes().chunks(id_bytes + 1)) {
+        for (body, id) in bodies.iter().zip(ids.as_bytes().chunks(id_bytes + 1)) {
             let body = body.as_bytes();
-            to.write_all(&size.to_be_bytes())?;
+            to.write_all(&((fixed_bytes + body.len()) as u32).to_be_bytes())?;
             to.write_all(&[0; 8])?;
             to.write_all(&flag.to_be_bytes())?;
             to.write_all(&(body.len() as u32).to_be_bytes())?;
@@ -59,23 +65,6 @@ pub fn encode_plain_batch<'py>(
         Ok(())
     })?;
     Ok(Some((encoded, ids)))
-}
-
-/// Return the unique ids, joined by commas.
-fn joined_ids(start: &str, first_number: u16, count: usize) -> String {
-    let mut ids = String::with_capacity(count * (start.len() + 5));
-    let mut number = first_number;
-    for _ in 0..count {
-        if !ids.is_empty() {
-            ids.push(',');
-        }
-        ids.push_str(start);
-        for shift in [12, 8, 4, 0] {
-            ids.push(HEX[usize::from(number >> shift & 15)]);
-        }
-        number = number.wrapping_add(1);
-    }
-    ids
 }
 
 /// Return flag and bodies of plain messages; None if there are none, or one is not plain or differs from the first one.

@@ -14,6 +14,7 @@ mod filter;
 mod frames;
 mod hashing;
 mod heads;
+mod hex;
 mod index;
 mod json;
 mod properties;

@@ -8,10 +8,12 @@ use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple};
 
 use crate::batch::{
-    BODY_CRC_MASK, FIXED_BYTES, HOST_MASK, MAX_PROPERTIES_BYTES, MAX_TOPIC_BYTES, MESSAGE_MAGIC, TRANSACTION_MASK,
+    BODY_CRC_MASK, FIXED_BYTES, HOST_MASK, MAX_PROPERTIES_BYTES, MAX_TOPIC_BYTES, MESSAGE_MAGIC, OFFSET_DIGITS,
+    TRANSACTION_MASK,
 };
 use crate::delays::{self, Delays};
 use crate::frames::frame_at;
+use crate::hex;
 use crate::properties::{self, Pair};
 use crate::records;
 use crate::requests::{Request, Send};
@@ -578,7 +580,7 @@ fn respond(to: &mut Vec<u8>, parts: &Answer, place: &Place, send: &Send<'_>, han
     let start = to.len();
     to.extend_from_slice(&[0; 8]);
     to.extend_from_slice(&parts.to_offset);
-    to.extend((0..16).rev().map(|digit| b"0123456789ABCDEF"[(place.offset >> (4 * digit)) as usize & 0xF]));
+    to.extend(hex::digits(place.offset, OFFSET_DIGITS));
     to.extend_from_slice(&parts.to_queue_id);
     to.extend_from_slice(send.queue_id.to_string().as_bytes());
     to.extend_from_slice(&parts.to_queue_offset);

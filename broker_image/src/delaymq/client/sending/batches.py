@@ -10,7 +10,7 @@ from delaymq.client.sending.properties import (
     check_properties_size,
     check_topic,
     is_plain,
-    plain_text,
+    plain_parts,
 )
 from delaymq.message import names
 from delaymq.message.errors import IllegalMessageError
@@ -45,7 +45,7 @@ def batch_body(messages: Sequence[Message], unique_ids: Sequence[str]) -> tuple[
     topic, wait = messages[0].topic, messages[0].wait_stored
     entries: list[tuple[int, bytes, bytes]] = []
     has_timed = False
-    before, after = plain_text(messages[0], "\n").split("\n")
+    before, after = plain_parts(messages[0])
     for message, unique_id in zip(messages, unique_ids, strict=True):
         if message.topic != topic or message.wait_stored != wait:
             raise IllegalMessageError(

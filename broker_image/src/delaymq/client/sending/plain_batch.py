@@ -9,7 +9,7 @@ from msgspec.structs import astuple
 
 from delaymq import kernels
 from delaymq.client.messages import Message
-from delaymq.client.sending.properties import is_plain, plain_text
+from delaymq.client.sending.properties import is_plain, plain_parts
 from delaymq.message.ids import MAX_RESERVED, UniqueIds, digits_of_ids
 from delaymq.protocol.batch import entry_head, properties_length
 
@@ -25,8 +25,7 @@ def plain_batch(messages: Sequence[Message], ids: UniqueIds) -> tuple[bytes, str
     """
     if not 0 < len(messages) <= MAX_RESERVED or not is_plain(messages[0]) or {*map(type, messages)} != _MESSAGES:
         return None
-    before, after = plain_text(messages[0], "\n").split("\n")
-    return _encode([*map(astuple, messages)], before, after, *ids.reserve(len(messages)))
+    return _encode([*map(astuple, messages)], *plain_parts(messages[0]), *ids.reserve(len(messages)))
 
 
 def encode_plain_batch_twin(

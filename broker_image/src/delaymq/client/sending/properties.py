@@ -41,9 +41,15 @@ def is_plain(message: Message) -> bool:
     return not (message.properties or message.tags or message.keys or message.delay_level)
 
 
+def plain_parts(message: Message) -> tuple[str, str]:
+    """Return what precedes and follows the unique id in `plain_text`."""
+    return _UNIQUE_START, _WAIT_TRUE if message.wait_stored else _WAIT_FALSE
+
+
 def plain_text(message: Message, unique_id: str) -> str:
     """Return the encoded properties that this client adds to each message, in the form of `outgoing_properties`."""
-    return f"{_UNIQUE_START}{unique_id}{_WAIT_TRUE if message.wait_stored else _WAIT_FALSE}"
+    before, after = plain_parts(message)
+    return f"{before}{unique_id}{after}"
 
 
 def caller_properties(message: Message) -> dict[str, str]:
